@@ -1,0 +1,36 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+PYTHON ?= python3
+BIN := .venv/bin
+# One stamp per content of the dependency files: set-up reruns when they change.
+STAMP := .venv/ready-$(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
+
+.PHONY: demo test test-slow setup lint types docs clean
+
+demo: setup
+	$(BIN)/bbh demo
+
+test: lint types docs
+	$(BIN)/pytest -n 2 -q
+
+test-slow: setup
+	$(BIN)/pytest -q -m slow
+
+setup: $(STAMP)
+
+$(STAMP):
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@rm -f .venv/ready-* && touch $@
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup
+	$(BIN)/pyright
+
+docs: setup
+	$(BIN)/mkdocs build --strict --quiet
+
+clean:
+	rm -rf .venv site dist

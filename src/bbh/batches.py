@@ -1,0 +1,115 @@
+"""Batches as loaders give them, and how to cut, count and move their inputs."""
+
+from collections.abc import Iterable, Mapping, Sized
+from typing import Any, NamedTuple, cast
+
+import torch
+from lightning_fabric.utilities.apply_func import move_data_to_device
+from torch import Tensor
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, RandomSampler
+from torch.utils.data import SequentialSampler, SubsetRandomSampler
+
+# A tensor, or a tuple, list or dictionary of tensors with examples along the first axis.
+Inputs = Any
+_TARGET_KEYS = ("targets", "labels")
+
+
+class Batch(NamedTuple):
+    """One batch: ``(inputs, targets)``, or with a weight for every example."""
+
+    inputs: Inputs
+    targets: Tensor
+    weights: Tensor | None = None
+
+
+def as_batch(batch: Any) -> Batch:
+    """Understands pairs, triples with example weights, and dictionaries with targets or labels.
+
+    >>> as_batch({"ids": torch.zeros(2, 3), "labels": torch.ones(2)}).inputs.keys()
+    dict_keys(['ids'])
+    """
+    if isinstance(batch, Batch):
+        return batch
+    if isinstance(batch, Mapping):
+        inputs = dict(cast(Mapping[str, Any], batch))
+        key = next((key for key in _TARGET_KEYS if key in inputs), None)
+        if key is None:
+            raise ValueError(
+                f"a dictionary batch needs its targets under one of {_TARGET_KEYS}; "
+                f"it has {sorted(inputs)}."
+            )
+        targets, weights = inputs.pop(key), inputs.pop("weights", None)
+        return Batch(inputs, targets, weights)
+    if isinstance(batch, tuple | list):
+        parts = cast(tuple[Any, ...], tuple(batch))
+        if len(parts) in (2, 3):
+            return Batch(*parts)
+    raise ValueError(
+        "a batch is (inputs, targets), (inputs, targets, weights) or a dictionary with 'targets' "
+        f"or 'labels'; got {type(batch).__name__}. Several inputs go in as one tuple: "
+        "((first, second), targets)."
+    )
+
+
+def inputs_of(batch: Any) -> Inputs:
+    """A batch's inputs, whether or not it has targets."""
+    if isinstance(batch, Mapping):
+        known = cast(Mapping[str, Any], batch)
+        return {key: known[key] for key in known if key not in (*_TARGET_KEYS, "weights")}
+    if isinstance(batch, tuple | list):
+        parts = cast(tuple[Any, ...], batch)
+        return parts[0]
+    return batch
+
+
+def move(inputs: Inputs, device: torch.device) -> Inputs:
+    """The same inputs on another device."""
+    return move_data_to_device(inputs, device)
+
+
+def count(inputs: Inputs) -> int:
+    """Number of examples."""
+    if isinstance(inputs, Tensor):
+        return len(inputs)
+    values = cast(
+        Iterable[Any],
+        cast(Mapping[str, Any], inputs).values() if isinstance(inputs, Mapping) else inputs,
+    )
+    for value in values:
+        return count(value)
+    raise ValueError("the inputs hold no tensor to count examples of.")
+
+
+def cut(inputs: Inputs, first: int, last: int) -> Inputs:
+    """Examples from ``first`` up to ``last`` of every tensor."""
+    if isinstance(inputs, Tensor):
+        return inputs[first:last]
+    if isinstance(inputs, Mapping):
+        known = cast(Mapping[str, Any], inputs)
+        return {key: cut(value, first, last) for key, value in known.items()}
+    if type(inputs) in (tuple, list):
+        return type(inputs)(cut(value, first, last) for value in inputs)
+    # Anything else (a packed sequence, a graph) is not ours to cut.
+    return inputs
+
+
+def num_data_of(loader: object) -> int:
+    """Size N of the training set behind a loader, or an error: it is never guessed."""
+    remedy = "Pass num_data=, the number of training examples."
+    if not isinstance(loader, DataLoader):
+        raise ValueError(
+            f"the size of the training set cannot be read off a {type(loader).__name__}. {remedy}"
+        )
+    known = cast("DataLoader[Any]", loader)
+    if isinstance(known.dataset, IterableDataset) or not isinstance(known.dataset, Sized):
+        raise ValueError(f"the loader's dataset has no length. {remedy}")
+    sampler: object = known.sampler
+    if isinstance(sampler, SubsetRandomSampler):
+        return len(sampler)
+    whole = (SequentialSampler, RandomSampler, DistributedSampler)
+    # A batch sampler of the user's own replaces the default one and may leave examples out.
+    if not isinstance(sampler, whole) or known.batch_size is None:
+        raise ValueError(
+            f"the loader's {type(sampler).__name__} may not visit every example. {remedy}"
+        )
+    return len(known.dataset)

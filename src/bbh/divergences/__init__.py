@@ -1,0 +1,27 @@
+"""KL(q‖p) in five ways: one exact, four estimated from weight samples.
+
+| divergence | needs of q | needs of the prior | sees correlations |
+|---|---|---|---|
+| `ClosedForm` | Gaussian marginals | density | – (q is factorised) |
+| `NearestNeighbourEntropy` | samples | density | no |
+| `NearestNeighbour` | samples | samples | no |
+| `JointNearestNeighbour` | samples | samples | yes, crudely |
+| `Adversarial` | samples | samples | no |
+"""
+
+from bbh.divergences.adversarial import Adversarial
+from bbh.divergences.base import Divergence, Marginals
+from bbh.divergences.closed_form import ClosedForm, normal_kl
+from bbh.divergences.entropy import NearestNeighbourEntropy
+from bbh.divergences.nearest_neighbour import JointNearestNeighbour, NearestNeighbour
+
+__all__ = [
+    "Adversarial",
+    "ClosedForm",
+    "Divergence",
+    "JointNearestNeighbour",
+    "Marginals",
+    "NearestNeighbour",
+    "NearestNeighbourEntropy",
+    "normal_kl",
+]

@@ -1,0 +1,102 @@
+"""A critic that tells weights of q from weights of the prior: its logit is log q/p."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from bbh.cost import Cost
+from bbh.divergences.base import Divergence, Marginals
+from bbh.params import Params, Shapes, flatten, size
+from bbh.priors import Prior
+
+
+class Critic(nn.Module):
+    """T(w): the logit that a single weight value came from q, optionally knowing its tensor."""
+
+    def __init__(self, shapes: Shapes, hidden: tuple[int, ...], embedding: int):
+        super().__init__()
+        lengths = torch.tensor([size({name: shape}) for name, shape in shapes.items()])
+        self.register_buffer("tensor_of_weight", torch.arange(len(shapes)).repeat_interleave(lengths))
+        self.embedding = nn.Embedding(len(shapes), embedding) if embedding else None
+        layers: list[nn.Module] = []
+        for inputs, outputs in zip((1 + embedding, *hidden), hidden, strict=False):
+            layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+        self.layers = nn.Sequential(*layers, nn.Linear(hidden[-1], 1))
+
+    tensor_of_weight: Tensor
+
+    def forward(self, values: Tensor, index: Tensor) -> Tensor:
+        """Logits [n, k] for values [n, k] of the weights whose positions are ``index`` [k]."""
+        features = values.unsqueeze(-1)
+        if self.embedding is not None:
+            known = self.embedding(self.tensor_of_weight[index])
+            features = torch.cat([features, known.expand(len(values), -1, -1)], dim=-1)
+        return self.layers(features).squeeze(-1)
+
+
+@dataclass(frozen=True)
+class Adversarial(Divergence):
+    """KL(q‖p) ≈ Σ_w mean_i T(w_i), Mescheder, Nowozin & Geiger (2017), prior-contrastive form.
+
+    The critic T sees one scalar weight. Unconditioned, as in the paper, it learns the ratio of
+    the *mixture over all weights* to the prior, not each weight's own: a known weakness, kept to
+    compare. Conditioned on the tensor it learns one ratio per tensor.
+
+    Args:
+        hidden: Widths of the critic's ReLU layers.
+        steps: Critic steps per training step (the paper says 5, its code does 1).
+        pretraining: Critic steps before training.
+        embedding: Size of a learned code of the weight's tensor; 0 leaves the critic unconditioned.
+        max_weights: Use at most this many weights per step, chosen at random, and scale up.
+    """
+
+    hidden: tuple[int, ...] = (64, 64)
+    steps: int = 5
+    pretraining: int = 100
+    embedding: int = 0
+    max_weights: int | None = 100_000
+
+    def helper(self, shapes: Shapes) -> Critic:
+        """The critic."""
+        return Critic(shapes, self.hidden, self.embedding)
+
+    def auxiliary_steps(self) -> int:
+        """One critic step rides along with the training step itself."""
+        return max(0, self.steps - 1)
+
+    def pretraining_steps(self) -> int:
+        """Critic steps before training."""
+        return self.pretraining
+
+    def __call__(
+        self,
+        samples: Params,
+        shapes: Shapes,
+        prior: Prior,
+        *,
+        marginals: Marginals | None = None,
+        helper: nn.Module | None = None,
+    ) -> Cost:
+        """The critic's estimate, and the critic's own loss as the auxiliary term."""
+        if not isinstance(helper, Critic):
+            raise TypeError("Adversarial needs the critic that its helper() builds.")
+        generated = flatten(samples, shapes)
+        num_samples, num_weights = generated.shape
+        reference = flatten(prior.sample_like(samples, shapes, num_samples), shapes)
+        index = torch.arange(num_weights, device=generated.device)
+        if self.max_weights is not None and num_weights > self.max_weights:
+            index = torch.randint(num_weights, (self.max_weights,), device=generated.device)
+            generated, reference = generated[:, index], reference[:, index]
+        # The estimate must not train the critic: it would learn to make the estimate small.
+        fixed = {name: value.detach() for name, value in helper.named_parameters()}
+        logits: Tensor = functional_call(helper, fixed, (generated, index))
+        complexity = logits.mean(0).sum() * (num_weights / len(index))
+        # Binary cross-entropy in logit space: q is labelled one, the prior zero.
+        auxiliary = (
+            F.softplus(-helper(generated.detach(), index)).mean()
+            + F.softplus(helper(reference, index)).mean()
+        )
+        return Cost(complexity, auxiliary)

@@ -1,0 +1,120 @@
+"""Recipes for generators, and the generator they build."""
+
+import logging
+import math
+import os
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from bbh.generators.hypernetwork import Head, Hypernetwork, num_parameters
+from bbh.generators.initialization import FromNetwork, Initialization
+from bbh.noise import GaussianNoise
+from bbh.params import Params, Shapes, fan_in, size, unflatten
+
+logger = logging.getLogger("bbh")
+
+# Weights, gradient and Adam's two moments.
+_TRAINING_COPIES = 4
+_BYTES = 4
+# Beyond this many generator parameters per weight a user should hear of it unasked.
+_BLOW_UP = 100
+
+
+class Hypernetworks(nn.Module):
+    """G: noise [S, G, Z] → {name: [S, *shape]}, one hypernetwork per head."""
+
+    def __init__(self, shapes: Shapes, hypernetworks: list[Hypernetwork]):
+        super().__init__()
+        self.shapes = shapes
+        self.hypernetworks = nn.ModuleList(hypernetworks)
+        self.num_groups = 1 + max(one.head.group for one in hypernetworks)
+
+    def forward(self, noise: Float[Tensor, "S G Z"]) -> Params:
+        """Every weight of every tensor, once."""
+        samples: Params = {}
+        for module in self.hypernetworks:
+            hypernetwork = cast(Hypernetwork, module)
+            head = hypernetwork.head
+            shapes = {name: self.shapes[name] for name in head.names}
+            samples |= unflatten(hypernetwork(noise[:, head.group]), shapes)
+        return samples
+
+
+@dataclass(frozen=True)
+class Generator(ABC):
+    """A recipe: which hypernetworks make which weights, and how they look inside.
+
+    Args:
+        hidden: Widths of the hidden layers of each hypernetwork.
+        slope: Negative slope of the leaky ReLU.
+        initialization: Where generated weights start.
+    """
+
+    hidden: tuple[int, ...] = (64, 256, 512)
+    slope: float = 0.1
+    initialization: Initialization = field(default_factory=FromNetwork)
+
+    def __post_init__(self):
+        if not self.hidden or min(self.hidden) < 1:
+            raise ValueError(f"hidden={self.hidden}: give at least one positive layer width.")
+
+    @abstractmethod
+    def heads(self, shapes: Shapes) -> list[Head]:
+        """Divides the tensors among hypernetworks."""
+
+    def num_parameters(self, shapes: Shapes, noise_dim: int) -> int:
+        """Size of the generator, without building it."""
+        own_bias = self.initialization.bias_per_weight
+        return sum(
+            num_parameters(head, noise_dim, self.hidden, own_bias) for head in self.heads(shapes)
+        )
+
+    def describe(self, shapes: Shapes, noise_dim: int) -> str:
+        """One line about the size of what would be built."""
+        parameters, weights = self.num_parameters(shapes, noise_dim), size(shapes)
+        memory = parameters * _BYTES * _TRAINING_COPIES / 2**30
+        return (
+            f"{type(self).__name__}: {parameters:,} generator parameters for {weights:,} weights "
+            f"({parameters / weights:.1f} times), {memory:.2f} GiB to train with Adam"
+        )
+
+    def build(self, values: Params, noise: GaussianNoise) -> Hypernetworks:
+        """The generator, started from the network's own weights ``values``.
+
+        Its size is logged first, as a warning where it dwarfs the network, and one that cannot
+        fit in this machine's memory is refused.
+        """
+        shapes: Shapes = {name: value.shape for name, value in values.items()}
+        summary = self.describe(shapes, noise.dim)
+        parameters = self.num_parameters(shapes, noise.dim)
+        self._refuse_if_too_large(parameters, summary)
+        large = parameters > _BLOW_UP * size(shapes) and parameters > 10_000_000
+        logger.log(logging.WARNING if large else logging.INFO, summary)
+        scales = {
+            name: torch.full((math.prod(shape),), fan_in(name, shapes) ** -0.5)
+            for name, shape in shapes.items()
+        }
+        hypernetworks: list[Hypernetwork] = []
+        for head in self.heads(shapes):
+            own_bias = self.initialization.bias_per_weight
+            one = Hypernetwork(head, noise.dim, self.hidden, self.slope, own_bias)
+            current = torch.cat([values[name].detach().float().cpu().flatten() for name in head.names])
+            self.initialization.apply(one, current, torch.cat([scales[n] for n in head.names]))
+            hypernetworks.append(one)
+        return Hypernetworks(shapes, hypernetworks)
+
+    def _refuse_if_too_large(self, parameters: int, summary: str) -> None:
+        if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:
+            return
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        if parameters * _BYTES > memory:
+            raise MemoryError(
+                f"{summary}; this machine has {memory / 2**30:.0f} GiB. Use "
+                "bbh.generators.Sliced() or Single(), smaller hidden layers, or make fewer "
+                "parameters Bayesian with bayesian=."
+            )

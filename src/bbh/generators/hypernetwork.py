@@ -1,0 +1,102 @@
+"""The network that turns noise into weights: one trunk, one output layer, any number of slices."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+@dataclass(frozen=True)
+class Head:
+    """The job of one hypernetwork.
+
+    Attributes:
+        names: The tensors it fills, one after the other.
+        num_weights: How many weights they have together.
+        outputs: How many weights one call makes; several calls differ by a one-hot code.
+        group: Which noise vector it reads.
+    """
+
+    names: tuple[str, ...]
+    num_weights: int
+    outputs: int
+    group: int
+
+    @property
+    def slices(self) -> int:
+        """Calls needed to make every weight once; the last may be a shorter one."""
+        return -(-self.num_weights // self.outputs)
+
+
+class Hypernetwork(nn.Module):
+    """[z, onehot(slice)] → leaky-ReLU layers → ``outputs`` weights, for all slices at once.
+
+    Args:
+        head: What to generate.
+        noise_dim: Size of z.
+        hidden: Widths of the hidden layers.
+        slope: Negative slope of the leaky ReLU.
+        bias_per_weight: An output bias for every weight, instead of one shared by all slices.
+    """
+
+    def __init__(
+        self,
+        head: Head,
+        noise_dim: int,
+        hidden: tuple[int, ...],
+        slope: float,
+        bias_per_weight: bool,
+    ):
+        super().__init__()
+        self.head = head
+        self.noise_dim = noise_dim
+        self.slope = slope
+        self.bias_per_weight = bias_per_weight
+        widths = (noise_dim + head.slices, *hidden)
+        self.layers = nn.ModuleList(
+            nn.Linear(inputs, outputs)
+            for inputs, outputs in zip(widths, hidden, strict=False)
+        )
+        # Left unset: an initialisation fills them, and drawing 200 million numbers twice is slow.
+        self.output_weight = nn.Parameter(torch.empty(head.outputs, hidden[-1]))
+        self.output_bias = nn.Parameter(
+            torch.zeros(head.num_weights if bias_per_weight else head.outputs)
+        )
+
+    def forward(self, noise: Float[Tensor, "S Z"]) -> Float[Tensor, "S weights"]:
+        """All weights of the head, slice after slice; every output is used exactly once."""
+        bias = None if self.bias_per_weight else self.output_bias
+        whole, rest = divmod(self.head.num_weights, self.head.outputs)
+        features = self.features(noise)
+        weights = F.linear(features[:, :whole], self.output_weight, bias).flatten(1)
+        if rest:
+            short_bias = None if bias is None else bias[:rest]
+            tail = F.linear(features[:, whole], self.output_weight[:rest], short_bias)
+            weights = torch.cat([weights, tail], dim=1)
+        return weights + self.output_bias if self.bias_per_weight else weights
+
+    def features(
+        self, noise: Float[Tensor, "S Z"], first: int = 0, last: int | None = None
+    ) -> Float[Tensor, "S slices hidden"]:
+        """Last hidden layer for the slices from ``first`` to ``last``."""
+        start, *others = self.layers
+        assert isinstance(start, nn.Linear)
+        # A product with a one-hot code is a look-up: z and code enter as one sum.
+        codes = start.weight[:, self.noise_dim :].T[first:last] + start.bias
+        inputs = F.linear(noise, start.weight[:, : self.noise_dim])
+        features = F.leaky_relu(inputs.unsqueeze(1) + codes, self.slope)
+        for layer in others:
+            features = F.leaky_relu(layer(features), self.slope)
+        return features
+
+
+def num_parameters(
+    head: Head, noise_dim: int, hidden: tuple[int, ...], bias_per_weight: bool
+) -> int:
+    """Parameters of one hypernetwork, without building it."""
+    widths = (noise_dim + head.slices, *hidden)
+    trunk = sum((a + 1) * b for a, b in zip(widths, hidden, strict=False))
+    bias = head.num_weights if bias_per_weight else head.outputs
+    return trunk + hidden[-1] * head.outputs + bias

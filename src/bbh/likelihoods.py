@@ -1,0 +1,304 @@
+"""How targets arise from a network's outputs. Methods know nothing of these.
+
+All log probabilities are per weight draw and example, [S, B]; a draw's several outputs are
+independent given the draw and add up. Weights of classes or examples multiply an example's log
+probability: weight 2 is the datum seen twice.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import ClassVar, Generic, TypeVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bbh import metrics
+from bbh.predictive import ClassPredictive, Predictive, RegressionPredictive
+
+P = TypeVar("P", bound=Predictive)
+Sums = dict[str, Tensor]
+
+
+class Likelihood(nn.Module, ABC, Generic[P]):
+    """p(targets | outputs).
+
+    Attributes:
+        keeps_outputs: Whether the predictive is built from every draw's outputs (regression) or
+            from sums over draws, which need no memory per draw (classification).
+    """
+
+    keeps_outputs: ClassVar[bool] = False
+
+    @abstractmethod
+    def log_prob(
+        self, outputs: Float[Tensor, "S B *event"], targets: Tensor
+    ) -> Float[Tensor, "S B"]:
+        """log p(target | output), with class weights if there are any."""
+
+    @abstractmethod
+    def sums(self, outputs: Float[Tensor, "S B *event"]) -> Sums:
+        """Statistics summed over the draws, for :meth:`predictive`."""
+
+    @abstractmethod
+    def predictive(self, sums: Sums, num_samples: int, outputs: Tensor | None) -> P:
+        """The predictive distribution from sums over all draws, and the outputs if kept."""
+
+    @abstractmethod
+    def metrics(self, predictive: P, targets: Tensor) -> dict[str, float]:
+        """What to report of a prediction whose truth is known; ``error`` and ``nll`` always."""
+
+
+@dataclass(eq=False)
+class Categorical(Likelihood[ClassPredictive]):
+    """Logits over classes on the last axis, integer targets.
+
+    Args:
+        class_weights: One weight per class, say to balance rare ones.
+    """
+
+    class_weights: tuple[float, ...] | None = None
+
+    def __post_init__(self):
+        super().__init__()
+        if self.class_weights is not None and not all(w >= 0 for w in self.class_weights):
+            raise ValueError(f"class_weights must not be negative, got {self.class_weights}.")
+
+    def log_prob(
+        self, outputs: Float[Tensor, "S B *event"], targets: Tensor
+    ) -> Float[Tensor, "S B"]:
+        """log softmax(outputs)[target], summed over positions if there are several per example."""
+        self._check(outputs, targets)
+        log_probs = F.log_softmax(outputs, dim=-1)
+        index = targets.long().expand(outputs.shape[:-1]).unsqueeze(-1)
+        chosen = log_probs.gather(-1, index).squeeze(-1)
+        if self.class_weights is not None:
+            chosen = chosen * chosen.new_tensor(self.class_weights)[targets.long()]
+        return chosen.flatten(2).sum(2) if chosen.dim() > 2 else chosen
+
+    def sums(self, outputs: Float[Tensor, "S B *event"]) -> Sums:
+        """Probabilities and entropies."""
+        probs = outputs.softmax(-1)
+        return {"probs": probs.sum(0), "entropy": _entropy(probs).sum(0)}
+
+    def predictive(
+        self, sums: Sums, num_samples: int, outputs: Tensor | None
+    ) -> ClassPredictive:
+        """Averaged softmax and its uncertainties."""
+        mean = sums["probs"] / num_samples
+        confidence, labels = mean.max(-1)
+        return ClassPredictive(
+            mean=mean,
+            num_samples=num_samples,
+            entropy=_entropy(mean),
+            expected_entropy=sums["entropy"] / num_samples,
+            confidence=confidence,
+            labels=labels,
+            draws=None if outputs is None else outputs.softmax(-1),
+        )
+
+    def metrics(self, predictive: ClassPredictive, targets: Tensor) -> dict[str, float]:
+        """Error (per cent), NLL, Brier score and calibration error."""
+        return _class_metrics(predictive.mean.flatten(0, -2), targets.flatten())
+
+    def _check(self, outputs: Tensor, targets: Tensor) -> None:
+        num_classes = outputs.shape[-1]
+        if targets.is_floating_point() or targets.shape != outputs.shape[1:-1]:
+            raise ValueError(
+                f"Categorical needs integer targets of shape {tuple(outputs.shape[1:-1])} for "
+                f"outputs [S, B, …, classes] = {tuple(outputs.shape)}; got {targets.dtype} "
+                f"{tuple(targets.shape)}. (Classes are on the last axis: move them there with the "
+                "forward= argument if yours are elsewhere.)"
+            )
+        if self.class_weights is not None and len(self.class_weights) != num_classes:
+            raise ValueError(
+                f"class_weights has {len(self.class_weights)} entries; the network has "
+                f"{num_classes} classes."
+            )
+        # Reading values from a GPU would stall it; there the look-up itself stops the program.
+        out_of_range = targets.device.type == "cpu" and targets.numel() > 0
+        if out_of_range and not 0 <= targets.min() <= targets.max() < num_classes:
+            raise ValueError(
+                f"targets run from {int(targets.min())} to {int(targets.max())}; with "
+                f"{num_classes} outputs they must lie in 0 … {num_classes - 1}."
+            )
+
+
+@dataclass(eq=False)
+class Bernoulli(Likelihood[ClassPredictive]):
+    """One logit per yes/no output; targets 0 or 1 of the outputs' shape.
+
+    Args:
+        positive_weight: Weight of an output whose target is 1.
+    """
+
+    positive_weight: float = 1.0
+
+    def __post_init__(self):
+        super().__init__()
+
+    def log_prob(
+        self, outputs: Float[Tensor, "S B *event"], targets: Tensor
+    ) -> Float[Tensor, "S B"]:
+        """Σ over outputs of target·log σ(o) + (1 − target)·log σ(−o)."""
+        _check_same_shape(outputs, targets)
+        targets = targets.to(outputs.dtype)
+        positive = self.positive_weight * targets * F.logsigmoid(outputs)
+        return _sum_event(positive + (1 - targets) * F.logsigmoid(-outputs))
+
+    def sums(self, outputs: Float[Tensor, "S B *event"]) -> Sums:
+        """Probabilities and binary entropies."""
+        probs = outputs.sigmoid()
+        return {"probs": probs.sum(0), "entropy": _binary_entropy(probs).sum(0)}
+
+    def predictive(
+        self, sums: Sums, num_samples: int, outputs: Tensor | None
+    ) -> ClassPredictive:
+        """Probability of yes, for every output."""
+        mean = sums["probs"] / num_samples
+        return ClassPredictive(
+            mean=mean,
+            num_samples=num_samples,
+            entropy=_binary_entropy(mean),
+            expected_entropy=sums["entropy"] / num_samples,
+            confidence=torch.maximum(mean, 1 - mean),
+            labels=(mean > 0.5).long(),
+            draws=None if outputs is None else outputs.sigmoid(),
+        )
+
+    def metrics(self, predictive: ClassPredictive, targets: Tensor) -> dict[str, float]:
+        """As for two classes, every output counted."""
+        yes = predictive.mean.flatten()
+        return _class_metrics(torch.stack([1 - yes, yes], dim=1), targets.flatten())
+
+
+class _GaussianFamily(Likelihood[RegressionPredictive]):
+    keeps_outputs = True
+
+    @abstractmethod
+    def split(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation of the observation, of equal shape."""
+
+    def log_prob(
+        self, outputs: Float[Tensor, "S B *event"], targets: Tensor
+    ) -> Float[Tensor, "S B"]:
+        """log N(target; loc, scale²), summed over outputs."""
+        loc, scale = self.split(outputs)
+        _check_same_shape(loc, targets)
+        standardised = (targets - loc) / scale
+        log_prob = -0.5 * standardised.square() - scale.log() - 0.5 * math.log(2 * math.pi)
+        return _sum_event(log_prob)
+
+    def sums(self, outputs: Float[Tensor, "S B *event"]) -> Sums:
+        """Nothing: the draws themselves are kept."""
+        return {}
+
+    def predictive(
+        self, sums: Sums, num_samples: int, outputs: Tensor | None
+    ) -> RegressionPredictive:
+        """A mixture of the draws' Gaussians."""
+        if outputs is None:
+            raise TypeError("a regression predictive is built from every draw's outputs.")
+        locs, scales = self.split(outputs)
+        return RegressionPredictive(locs.mean(0), num_samples, locs, scales)
+
+    def metrics(self, predictive: RegressionPredictive, targets: Tensor) -> dict[str, float]:
+        """Error (RMSE), NLL of the mixture, coverage of the 95 % interval, CRPS."""
+        lower, upper = predictive.interval(0.95)
+        locs, scales = predictive.locs, predictive.scales
+        return {
+            "error": metrics.rmse(predictive.mean, targets),
+            "nll": metrics.gaussian_mixture_nll(locs, scales, targets),
+            "coverage_95": metrics.interval_coverage(lower, upper, targets),
+            "crps": metrics.crps(locs, scales, targets),
+        }
+
+
+@dataclass(eq=False)
+class Gaussian(_GaussianFamily):
+    """targets ~ N(outputs, scale²), the same scale everywhere.
+
+    Args:
+        scale: Standard deviation of the observation noise.
+        learned: Start there and learn it with the weights.
+    """
+
+    scale: float = 1.0
+    learned: bool = False
+    log_scale: Tensor = field(init=False, repr=False)
+
+    def __post_init__(self):
+        super().__init__()
+        if not self.scale > 0:
+            raise ValueError(f"Gaussian(scale={self.scale}): the scale must be positive.")
+        log_scale = torch.tensor(math.log(self.scale))
+        if self.learned:
+            self.log_scale = nn.Parameter(log_scale)
+        else:
+            self.register_buffer("log_scale", log_scale)
+
+    def split(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        """The outputs, and the one scale."""
+        return outputs, self.log_scale.exp().to(outputs).expand_as(outputs)
+
+
+@dataclass(eq=False)
+class HeteroscedasticGaussian(_GaussianFamily):
+    """targets ~ N(loc, scale²), both predicted: the last axis holds locs, then raw scales.
+
+    scale = min_scale + softplus(raw), so a network for k targets has 2k outputs.
+
+    Args:
+        min_scale: Keeps the likelihood bounded where the data can be hit exactly.
+    """
+
+    min_scale: float = 1e-3
+
+    def __post_init__(self):
+        super().__init__()
+        if not self.min_scale > 0:
+            raise ValueError(f"min_scale must be positive, got {self.min_scale}.")
+
+    def split(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        """First half means, second half scales."""
+        if outputs.shape[-1] % 2:
+            raise ValueError(
+                "HeteroscedasticGaussian needs an even number of outputs, means then raw scales; "
+                f"the network has {outputs.shape[-1]}."
+            )
+        loc, raw = outputs.chunk(2, dim=-1)
+        return loc, self.min_scale + F.softplus(raw)
+
+
+def _class_metrics(probs: Tensor, targets: Tensor) -> dict[str, float]:
+    targets = targets.long()
+    return {
+        "error": metrics.error(probs, targets),
+        "nll": metrics.nll(probs, targets),
+        "brier": metrics.brier(probs, targets),
+        "ece": metrics.expected_calibration_error(probs, targets),
+    }
+
+
+def _entropy(probs: Tensor) -> Tensor:
+    # metrics.entropy without its checks: a softmax is known to be a distribution.
+    return torch.special.entr(probs).sum(-1)
+
+
+def _binary_entropy(probs: Tensor) -> Tensor:
+    return torch.special.entr(probs) + torch.special.entr(1 - probs)
+
+
+def _sum_event(values: Tensor) -> Tensor:
+    return values.flatten(2).sum(2) if values.dim() > 2 else values
+
+
+def _check_same_shape(outputs: Tensor, targets: Tensor) -> None:
+    if targets.shape != outputs.shape[1:]:
+        raise ValueError(
+            f"targets have shape {tuple(targets.shape)}, the network's outputs for them "
+            f"{tuple(outputs.shape[1:])}. They must be equal: broadcasting [B] against [B, 1] "
+            "would compare every target with every output. Reshape the targets."
+        )

@@ -1,0 +1,46 @@
+"""Metrics: pure functions of probabilities, scores or predictive parameters, and of targets.
+
+Inputs are checked at the door; a bad one raises `ValueError` naming the argument and the remedy.
+"""
+
+from bbh.metrics.calibration import (
+    ReliabilityCurve,
+    expected_calibration_error,
+    reliability_curve,
+)
+from bbh.metrics.classification import accuracy, brier, error, nll
+from bbh.metrics.detection import aupr, auroc, fpr_at_95_tpr
+from bbh.metrics.regression import crps, gaussian_mixture_nll, interval_coverage, rmse
+from bbh.metrics.selective import RiskCoverageCurve, risk_coverage_area, risk_coverage_curve
+from bbh.metrics.uncertainty import (
+    entropy,
+    entropy_auc,
+    entropy_auc_histogram,
+    expected_entropy,
+    mutual_information,
+)
+
+__all__ = [
+    "ReliabilityCurve",
+    "RiskCoverageCurve",
+    "accuracy",
+    "aupr",
+    "auroc",
+    "brier",
+    "crps",
+    "entropy",
+    "entropy_auc",
+    "entropy_auc_histogram",
+    "error",
+    "expected_calibration_error",
+    "expected_entropy",
+    "fpr_at_95_tpr",
+    "gaussian_mixture_nll",
+    "interval_coverage",
+    "mutual_information",
+    "nll",
+    "reliability_curve",
+    "risk_coverage_area",
+    "risk_coverage_curve",
+    "rmse",
+]

@@ -1,0 +1,85 @@
+"""How good the predicted class probabilities are."""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from bbh.metrics import _checks
+
+
+def accuracy(probs: Float[Tensor, "B C"], targets: Int[Tensor, "B"]) -> float:
+    """Fraction of examples whose most probable class is the target, in [0, 1].
+
+        1/B · Σ_b 1[argmax_c p_bc = y_b]
+
+    Args:
+        probs: Class probabilities; of equal ones the first class wins.
+        targets: True classes.
+
+    Examples:
+        >>> accuracy(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.tensor([0, 1]))
+        0.5
+    """
+    probs, targets = _checks.labelled(probs, targets)
+    return int((probs.argmax(dim=-1) == targets).sum()) / len(targets)
+
+
+def error(probs: Float[Tensor, "B C"], targets: Int[Tensor, "B"]) -> float:
+    """Misclassified examples in per cent, from 0 to 100, as papers tabulate it.
+
+        100 · (1 − accuracy)
+
+    Args:
+        probs: Class probabilities.
+        targets: True classes.
+
+    Examples:
+        >>> error(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.tensor([0, 1]))
+        50.0
+    """
+    return 100.0 * (1.0 - accuracy(probs, targets))
+
+
+def nll(probs: Float[Tensor, "B C"], targets: Int[Tensor, "B"]) -> float:
+    """Mean negative log probability of the targets, in nats.
+
+        −1/B · Σ_b log p_b[y_b]
+
+    The logarithmic score, proper: Gneiting & Raftery (2007), "Strictly proper scoring rules,
+    prediction, and estimation", section 4.1.
+
+    Args:
+        probs: Class probabilities. A softmax underflows to an exact 0, and one such target would
+            make the mean infinite, so they are clamped at the smallest normal number of their
+            dtype: no probability that carries full precision changes, and a certain mistake costs
+            87 nats in float32, 708 in float64.
+        targets: True classes.
+
+    Examples:
+        >>> round(nll(torch.tensor([[0.5, 0.5], [0.75, 0.25]]), torch.tensor([0, 1])), 4)
+        1.0397
+    """
+    probs, targets = _checks.labelled(probs, targets)
+    target_probs = probs.gather(-1, targets.unsqueeze(-1))
+    return float(-target_probs.clamp(min=torch.finfo(probs.dtype).tiny).log().mean().item())
+
+
+def brier(probs: Float[Tensor, "B C"], targets: Int[Tensor, "B"]) -> float:
+    """Multi-class Brier score: squared distance to the one-hot target, in [0, 2].
+
+        1/B · Σ_b Σ_c (p_bc − 1[y_b = c])²
+
+    Brier (1950), "Verification of forecasts expressed in terms of probability". Summed over the
+    classes, as in the original; for two classes this is twice the binary score.
+
+    Args:
+        probs: Class probabilities.
+        targets: True classes.
+
+    Examples:
+        >>> brier(torch.tensor([[0.5, 0.5], [1.0, 0.0]]), torch.tensor([0, 1]))
+        1.25
+    """
+    probs, targets = _checks.labelled(probs, targets)
+    return float((probs - one_hot(targets, probs.shape[1])).square().sum(dim=-1).mean().item())

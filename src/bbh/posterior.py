@@ -1,0 +1,291 @@
+"""Posterior = network × weight distribution × prior × likelihood; the home of torch.func."""
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from dataclasses import field as dataclass_field
+from typing import Any, Generic, cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
+from torch.nn.parameter import is_lazy
+
+from bbh.batches import Inputs
+from bbh.likelihoods import Likelihood, P
+from bbh.params import Params, TensorTable
+from bbh.priors import Prior
+from bbh.weights.base import WeightDistribution
+from bbh.weights.per_example import PerExampleWeight, take
+
+Forward = Callable[[nn.Module, Inputs], Tensor]
+
+
+@dataclass(frozen=True)
+class Loop:
+    """One weight draw after the other: works for every network."""
+
+
+@dataclass(frozen=True)
+class Vmap:
+    """All draws at once as batched operations, or ``chunk_size`` at a time."""
+
+    chunk_size: int | None = None
+
+
+Execution = Loop | Vmap
+
+
+@dataclass(frozen=True)
+class AdversarialTraining:
+    """Trains on (1 − weight)·NLL(x) + weight·NLL(x + ε·sign ∇ₓNLL), each draw its own x'.
+
+    Lakshminarayanan, Pritzel & Blundell (2017). Inputs must be floating-point tensors.
+
+    Args:
+        epsilon: Size of the perturbation in the inputs' own units.
+        weight: Share of the perturbed examples in the loss.
+    """
+
+    epsilon: float = 0.01
+    weight: float = 0.5
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a posterior was made, for storing it: a method's name and its arguments."""
+
+    method: str
+    arguments: dict[str, Any] = dataclass_field(default_factory=dict[str, Any])
+
+
+class Posterior(nn.Module, Generic[P]):
+    """A Bayesian neural network.
+
+    The network is kept as a template without values: weights come in as arguments, so a weight
+    that is missing raises instead of passing silently. Its buffers and frozen parameters are
+    copied, and the network that was passed in is never changed.
+
+    Args:
+        network: Any module.
+        weights: A distribution over all its trainable parameters.
+        prior: Over the Bayesian ones.
+        likelihood: Copied, since it may learn.
+        forward: How to call the network; by default ``network(inputs)``, with tuples and
+            dictionaries spread over its arguments.
+        execution: :class:`Loop` or :class:`Vmap`; None chooses by network and device.
+        adversarial: Train on perturbed inputs as well.
+        always_on: Names of modules that stay in training mode for prediction (MC dropout).
+        recipe: How this posterior was made; without one it cannot be saved.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        weights: WeightDistribution,
+        prior: Prior,
+        likelihood: Likelihood[P],
+        *,
+        forward: Forward | None = None,
+        execution: Execution | None = None,
+        adversarial: AdversarialTraining | None = None,
+        always_on: tuple[str, ...] = (),
+        recipe: Recipe | None = None,
+    ):
+        super().__init__()
+        check_supported(network)
+        trainable = {name for name, value in network.named_parameters() if value.requires_grad}
+        if missing := sorted(trainable - weights.shapes.keys()):
+            raise ValueError(f"the weight distribution does not cover {missing}.")
+        weights.check_prior(prior)
+        self.weights = weights
+        self.prior = prior
+        self.likelihood = copy.deepcopy(likelihood)
+        self.execution = execution
+        self.adversarial = adversarial
+        self.always_on = always_on
+        self.recipe = recipe
+        everything = dict(network.named_parameters()) | dict(network.named_buffers())
+        self.constants = TensorTable(
+            {
+                name: value.detach().clone()
+                for name, value in everything.items()
+                if name not in weights.shapes
+            },
+            trainable=False,
+        )
+        # Hidden from nn.Module: a template has no values to move, count or save.
+        self.__dict__["_call"] = _Call(_template(network), forward or call_network)
+        self._vmap_refused = False
+        self.train(network.training)
+
+    @property
+    def network(self) -> nn.Module:
+        """The template: the network's structure on the meta device, without values."""
+        return cast(_Call, self.__dict__["_call"]).network
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights live."""
+        return next(self.weights.parameters()).device
+
+    def sample(self, num_samples: int) -> Params:
+        """Weight draws ``{name: [num_samples, *shape]}``; values to reuse at will."""
+        if num_samples < 1:
+            raise ValueError(f"num_samples={num_samples}: draw at least one.")
+        return self.weights.sample(num_samples)
+
+    def forward(self, inputs: Inputs, samples: Params) -> Float[Tensor, "S B *event"]:
+        """The network's outputs for every draw.
+
+        Args:
+            inputs: A batch, on the posterior's device.
+            samples: What :meth:`sample` gave; buffers by name may come along, one per draw.
+        """
+        if missing := self.weights.shapes.keys() - samples.keys():
+            raise ValueError(f"the weight samples lack {sorted(missing)}.")
+        execution = self.execution or self._choose_execution(samples)
+        if isinstance(execution, Loop):
+            return self._loop(inputs, samples)
+        if self.execution is not None:
+            return self._vmap(inputs, samples, execution)
+        try:
+            return self._vmap(inputs, samples, execution)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError:
+            # Control flow that looks at values, in-place tricks, missing batching rules: vmap
+            # refuses them all with this error. If the network itself is at fault, the loop says so.
+            outputs = self._loop(inputs, samples)
+            self._vmap_refused = True
+            return outputs
+
+    def train(self, mode: bool = True) -> "Posterior[P]":
+        """Switches the template along; modules that are always on stay so."""
+        super().train(mode)
+        self.network.train(mode)
+        for name in self.always_on:
+            self.network.get_submodule(name).train(True)
+        return self
+
+    def _loop(self, inputs: Inputs, samples: Params) -> Tensor:
+        num_samples = len(next(iter(samples.values())))
+        return torch.stack(
+            [self._one(inputs, take(samples, index)) for index in range(num_samples)]
+        )
+
+    def _vmap(self, inputs: Inputs, samples: Params, execution: Vmap) -> Tensor:
+        def one(draw: Params) -> Tensor:
+            return self._one(inputs, draw)
+
+        return vmap(one, randomness="different", chunk_size=execution.chunk_size)(samples)
+
+    def _one(self, inputs: Inputs, draw: Params) -> Tensor:
+        values = {f"network.{name}": value for name, value in (self.constants() | draw).items()}
+        return functional_call(self.__dict__["_call"], values, (inputs,), strict=True)
+
+    def _choose_execution(self, samples: Params) -> Execution:
+        """Loop unless vmap is known to work and to pay.
+
+        On a CPU vmap over convolution kernels is slower than a loop (1.7 to 3.8 times for LeNet)
+        and over small matrices it is faster; on a GPU batched kernels win.
+        """
+        one_draw = len(next(iter(samples.values()))) == 1
+        per_example = any(isinstance(value, PerExampleWeight) for value in samples.values())
+        if one_draw or per_example or self._vmap_refused:
+            return Loop()
+        modules = list(self.network.modules())
+        if any(isinstance(module, _REFUSE_VMAP) for module in modules):
+            return Loop()
+        if any(module.training and isinstance(module, _REFUSE_IN_TRAINING) for module in modules):
+            return Loop()
+        on_cpu = next(iter(samples.values())).device.type == "cpu"
+        if on_cpu and any(isinstance(module, _CONVOLUTIONS) for module in modules):
+            return Loop()
+        return Vmap()
+
+
+def call_network(network: nn.Module, inputs: Inputs) -> Tensor:
+    """The default way to call a network: tuples and dictionaries are its arguments."""
+    if isinstance(inputs, Mapping):
+        return network(**cast(Mapping[str, Any], inputs))
+    # Not a subclass: a packed sequence is a named tuple and one argument.
+    if type(inputs) in (tuple, list):
+        return network(*inputs)
+    return network(inputs)
+
+
+# cuDNN and the fused attention path have no batching rule.
+_REFUSE_VMAP = (
+    nn.RNNBase,
+    nn.MultiheadAttention,
+    nn.TransformerEncoderLayer,
+    nn.TransformerDecoderLayer,
+)
+# Running statistics are updated in place; dropout is left to the loop so that both agree.
+_REFUSE_IN_TRAINING = (_BatchNorm, nn.modules.dropout._DropoutNd)  # pyright: ignore[reportPrivateUsage]
+_CONVOLUTIONS = (nn.modules.conv._ConvNd,)  # pyright: ignore[reportPrivateUsage]
+
+
+class _Call(nn.Module):
+    """The network with the way to call it, so that an adapter runs inside functional_call."""
+
+    def __init__(self, network: nn.Module, how: Forward):
+        super().__init__()
+        self.network = network
+        self.how = how
+
+    def forward(self, inputs: Inputs) -> Tensor:
+        outputs = self.how(self.network, inputs)
+        if not isinstance(outputs, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(
+                f"{type(self.network).__name__} returned {type(outputs).__name__}, not a tensor. "
+                "Say which part to use, e.g. forward=lambda network, inputs: network(inputs)[0]."
+            )
+        return outputs
+
+
+def _template(network: nn.Module) -> nn.Module:
+    """A copy on the meta device. Ties between parameters stay ties: one tensor, one stand-in."""
+    stand_ins: dict[int, Any] = {
+        id(value): nn.Parameter(torch.empty_like(value, device="meta"), value.requires_grad)
+        for value in network.parameters()
+    }
+    stand_ins |= {id(value): torch.empty_like(value, device="meta") for value in network.buffers()}
+    try:
+        return copy.deepcopy(network, stand_ins)
+    except RuntimeError as error:
+        raise TypeError(
+            f"{type(network).__name__} cannot be copied: {error} A common cause is the old "
+            "torch.nn.utils.weight_norm or spectral_norm: use the ones in "
+            "torch.nn.utils.parametrizations."
+        ) from error
+
+
+def check_supported(network: nn.Module) -> None:
+    """Raises for what cannot be made Bayesian, naming the module and the way out."""
+    for name, module in network.named_modules():
+        where = f"module {name!r} ({type(module).__name__})" if name else type(module).__name__
+        if isinstance(module, torch.jit.ScriptModule):
+            raise TypeError(
+                f"{where} is compiled by torch.jit, whose weights are fixed inside it. Pass the "
+                "Python module it was made from."
+            )
+        if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            raise TypeError(
+                f"{where} wraps the network for several devices. Pass network.module; bbh.fit "
+                "distributes by itself."
+            )
+        for leaf, value in module.named_parameters(recurse=False):
+            if is_lazy(value):
+                raise TypeError(
+                    f"{where}: parameter {leaf!r} has no shape yet. Run one batch through the "
+                    "network first."
+                )
+            if value.requires_grad and value.is_complex():
+                raise TypeError(
+                    f"{where}: parameter {leaf!r} is complex; priors here are over real weights. "
+                    "Freeze it with requires_grad_(False), or store real and imaginary part."
+                )

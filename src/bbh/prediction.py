@@ -1,0 +1,218 @@
+"""predict and evaluate: batched over data and weight draws, within a memory bound."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from bbh.batches import Inputs, as_batch, count, cut, inputs_of, move
+from bbh.likelihoods import P, Sums
+from bbh.memory import peak_bytes
+from bbh.params import Params, size
+from bbh.posterior import Posterior
+from bbh.weights.per_example import take
+
+MEMORY_LIMIT = 2 * 2**30
+# More examples per call than this gain no speed and cost cache.
+_LARGEST_BATCH = 1000
+
+
+def predict(
+    posterior: Posterior[P],
+    inputs: Inputs | Iterable[Any],
+    num_samples: int = 100,
+    *,
+    samples: Params | None = None,
+    batch_size: int | None = None,
+    memory_limit: int = MEMORY_LIMIT,
+    keep_draws: bool = False,
+) -> P:
+    """The predictive distribution of new inputs: the average over weight draws.
+
+    Every example sees the same draws. Results come back to where the inputs were.
+
+    Args:
+        posterior: Put into evaluation mode meanwhile; nothing about it changes.
+        inputs: A tensor, a tuple or dictionary of tensors, or a loader of batches (its targets
+            are ignored).
+        num_samples: Weight draws S. A distribution with fewer different ones (MAP, an ensemble)
+            uses each once.
+        samples: Draws to use instead of fresh ones, from ``posterior.sample`` or
+            :func:`~bbh.refresh_batch_norm`.
+        batch_size: Examples per call; None takes what the memory limit allows, at most 1000.
+        memory_limit: Bytes that draws, activations and kept outputs may take beyond the model.
+        keep_draws: Keep the probabilities of every single draw (regression always does).
+    """
+    if isinstance(inputs, Tensor | Mapping) or type(inputs) is tuple:
+        home, pieces = _device_of(inputs), iter([cast(Inputs, inputs)])
+    else:
+        home = torch.device("cpu")
+        pieces = (inputs_of(batch) for batch in cast(Iterable[Any], inputs))
+    limits = _Limits(batch_size, memory_limit)
+    return _predict(posterior, pieces, num_samples, samples, limits, keep_draws, home)
+
+
+def evaluate(
+    posterior: Posterior[Any],
+    loader: Iterable[Any],
+    num_samples: int = 100,
+    *,
+    samples: Params | None = None,
+    memory_limit: int = MEMORY_LIMIT,
+) -> dict[str, float]:
+    """Metrics of the predictions for a loader of ``(inputs, targets)`` batches.
+
+    The likelihood says which: always ``error`` (per cent wrong, or root mean squared error) and
+    ``nll``.
+    """
+    targets: list[Tensor] = []
+
+    def pieces() -> Iterator[Inputs]:
+        for batch in loader:
+            inputs, known, _ = as_batch(batch)
+            targets.append(known.cpu())
+            yield inputs
+
+    limits = _Limits(None, memory_limit)
+    home = torch.device("cpu")
+    predictive = _predict(posterior, pieces(), num_samples, samples, limits, False, home)
+    return posterior.likelihood.metrics(predictive, torch.cat(targets))
+
+
+class _Limits:
+    """Divides the memory bound: a quarter for draws, a quarter for kept outputs, half for work."""
+
+    def __init__(self, batch_size: int | None, memory_limit: int):
+        if batch_size is not None and batch_size < 1:
+            raise ValueError(f"batch_size={batch_size}: at least one example per call.")
+        self.batch_size = batch_size or _LARGEST_BATCH
+        self.memory_limit = memory_limit
+        self.draws = memory_limit // 4
+        self.work = memory_limit // 2
+
+    def check_kept(self, size: int) -> None:
+        """Raises if the outputs to keep outgrow what they may take."""
+        if size > self.memory_limit // 4:
+            raise MemoryError(
+                f"the outputs of all draws take more than a quarter of memory_limit="
+                f"{self.memory_limit:,} bytes. Predict fewer inputs at a time, take fewer draws, "
+                "raise memory_limit, or leave out keep_draws."
+            )
+
+
+def _predict(
+    posterior: Posterior[P],
+    pieces: Iterator[Inputs],
+    num_samples: int,
+    samples: Params | None,
+    limits: _Limits,
+    keep_draws: bool,
+    home: torch.device,
+) -> P:
+    likelihood = posterior.likelihood
+    keep = keep_draws or likelihood.keeps_outputs
+    sums: list[Sums] = []
+    kept: list[Tensor] = []
+    kept_bytes = 0
+    with _evaluation_mode(posterior), torch.no_grad():
+        draws = _Draws(posterior, num_samples, samples, limits.draws)
+        per_example = None
+        for piece in pieces:
+            if per_example is None:
+                per_example = _bytes_per_example(posterior, piece, draws)
+            examples = max(1, min(limits.batch_size, limits.work // per_example))
+            at_once = max(1, limits.work // (per_example * min(examples, count(piece))))
+            for first in range(0, count(piece), examples):
+                batch = move(cut(piece, first, first + examples), posterior.device)
+                outputs: list[Tensor] = []
+                batch_sums: Sums = {}
+                for some in draws.at_most(at_once):
+                    result = posterior(batch, some)
+                    for name, value in likelihood.sums(result).items():
+                        batch_sums[name] = batch_sums[name] + value if name in batch_sums else value
+                    if keep:
+                        outputs.append(result.to(home))
+                        kept_bytes += outputs[-1].nbytes
+                        limits.check_kept(kept_bytes)
+                sums.append({name: value.to(home) for name, value in batch_sums.items()})
+                kept += [torch.cat(outputs)] if keep else []
+    if not sums:
+        raise ValueError("there is nothing to predict: the inputs are empty.")
+    joined = {name: torch.cat([one[name] for one in sums]) for name in sums[0]}
+    return likelihood.predictive(joined, draws.total, torch.cat(kept, dim=1) if keep else None)
+
+
+class _Draws:
+    """The same weight draws for every batch: kept if they fit, else made again from their seeds."""
+
+    def __init__(
+        self, posterior: Posterior[Any], num_samples: int, samples: Params | None, limit: int
+    ):
+        self._posterior = posterior
+        self._kept: list[Params] | None = None
+        self._parts: list[tuple[int, int]] = []
+        if samples is not None:
+            self.total = len(next(iter(samples.values())))
+            self._kept = [samples]
+            return
+        distinct = posterior.weights.num_distinct
+        self.total = num_samples if distinct is None else min(num_samples, distinct)
+        if distinct is not None:
+            # Explicit members are in memory already; drawing them apart could repeat some.
+            self._kept = [posterior.sample(self.total)]
+            return
+        element = next(posterior.weights.parameters()).element_size()
+        per_draw = size(posterior.weights.shapes) * element
+        part = max(1, min(self.total, limit // max(1, peak_bytes(lambda: posterior.sample(1)))))
+        seeds = torch.randint(2**62, (self.total,)).tolist()
+        self._parts = [
+            (min(part, self.total - first), seeds[first]) for first in range(0, self.total, part)
+        ]
+        if per_draw * self.total <= limit:
+            self._kept = [self._make(*one) for one in self._parts]
+
+    def at_most(self, number: int) -> Iterator[Params]:
+        """All draws, in pieces of at most ``number``."""
+        for part in self._kept or (self._make(*one) for one in self._parts):
+            length = len(next(iter(part.values())))
+            for first in range(0, length, number):
+                yield take(part, slice(first, first + number))
+
+    def first(self) -> Params:
+        """A single draw."""
+        return take(next(self.at_most(1)), slice(1))
+
+    def _make(self, number: int, seed: int) -> Params:
+        device = self._posterior.device
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.manual_seed(seed)
+            return self._posterior.sample(number)
+
+
+def _bytes_per_example(posterior: Posterior[Any], piece: Inputs, draws: _Draws) -> int:
+    """Peak memory of one example through one draw; all of it counted as the example's."""
+    one = move(cut(piece, 0, 1), posterior.device)
+    draw = draws.first()
+    return max(1, peak_bytes(lambda: posterior(one, draw)))
+
+
+@contextmanager
+def _evaluation_mode(posterior: Posterior[Any]) -> Iterator[None]:
+    training = posterior.training
+    posterior.eval()
+    try:
+        yield
+    finally:
+        posterior.train(training)
+
+
+def _device_of(inputs: Inputs) -> torch.device:
+    if isinstance(inputs, Tensor):
+        return inputs.device
+    values = cast(
+        Iterable[Any],
+        cast(Mapping[str, Any], inputs).values() if isinstance(inputs, Mapping) else inputs,
+    )
+    return next((_device_of(value) for value in values), torch.device("cpu"))

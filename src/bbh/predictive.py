@@ -1,0 +1,103 @@
+"""What a posterior says about new inputs: a mixture over weight draws, and its uncertainty."""
+
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+# Halvings of the bracket in a quantile search: 2⁻⁶⁰ is below float64's resolution.
+_HALVINGS = 60
+
+
+@dataclass(frozen=True)
+class Predictive:
+    """The predictive distribution p(y | x, D) ≈ 1/S Σ_s p(y | x, w_s).
+
+    Attributes:
+        mean: Its mean; for classes the averaged probabilities.
+        num_samples: S, the number of weight draws behind it.
+    """
+
+    mean: Float[Tensor, " B *event"]
+    num_samples: int
+
+
+@dataclass(frozen=True)
+class ClassPredictive(Predictive):
+    """Classes, or yes/no outputs.
+
+    Attributes:
+        entropy: H[mean], the total uncertainty, in nats.
+        expected_entropy: Mean entropy of the single draws: what no more data would remove.
+        confidence: Probability of the predicted class.
+        labels: The predicted class.
+        draws: Probabilities of every single draw [S, B, …], with ``keep_draws=True``.
+    """
+
+    entropy: Float[Tensor, " B *outputs"]
+    expected_entropy: Float[Tensor, " B *outputs"]
+    confidence: Float[Tensor, " B *outputs"]
+    labels: Int[Tensor, " B *outputs"]
+    draws: Tensor | None = field(default=None, repr=False)
+
+    @property
+    def mutual_information(self) -> Tensor:
+        """entropy − expected_entropy: how much the draws disagree, in nats; at least 0."""
+        return (self.entropy - self.expected_entropy).clamp(min=0)
+
+
+@dataclass(frozen=True)
+class RegressionPredictive(Predictive):
+    """A mixture of Gaussians, one per weight draw.
+
+    Attributes:
+        locs: Mean of every draw [S, B, …].
+        scales: Observation noise (standard deviation) of every draw [S, B, …].
+    """
+
+    locs: Float[Tensor, "S B *event"] = field(repr=False)
+    scales: Float[Tensor, "S B *event"] = field(repr=False)
+
+    @property
+    def epistemic_std(self) -> Tensor:
+        """Spread of the draws' means: shrinks with more data."""
+        return self.locs.std(0, correction=0)
+
+    @property
+    def aleatoric_std(self) -> Tensor:
+        """Root mean observation variance: does not shrink with more data."""
+        return self.scales.square().mean(0).sqrt()
+
+    @property
+    def total_std(self) -> Tensor:
+        """Standard deviation of a new observation."""
+        return (self.epistemic_std.square() + self.aleatoric_std.square()).sqrt()
+
+    def quantiles(self, levels: list[float] | tuple[float, ...]) -> Float[Tensor, "Q B *event"]:
+        """Exact quantiles of the mixture, by bisection of its distribution function."""
+        if not all(0 < level < 1 for level in levels):
+            raise ValueError(f"quantile levels lie strictly between 0 and 1, got {levels}.")
+        locs, scales = self.locs.double(), self.scales.double()
+        # Beyond ten scales from the outermost mean no float64 mass is left.
+        lower = (locs - 10 * scales).amin(0).expand(len(levels), *self.mean.shape)
+        upper = (locs + 10 * scales).amax(0).expand(len(levels), *self.mean.shape)
+        wanted = locs.new_tensor(levels).view(-1, *[1] * self.mean.dim())
+        for _ in range(_HALVINGS):
+            middle = (lower + upper) / 2
+            reached = torch.stack([self._distribution_function(m, locs, scales) for m in middle])
+            lower = torch.where(reached < wanted, middle, lower)
+            upper = torch.where(reached < wanted, upper, middle)
+        return ((lower + upper) / 2).to(self.mean.dtype)
+
+    def interval(self, coverage: float) -> tuple[Tensor, Tensor]:
+        """Lower and upper end of the central interval that holds ``coverage`` of the mass."""
+        if not 0 < coverage < 1:
+            raise ValueError(f"coverage lies strictly between 0 and 1, got {coverage}.")
+        tail = (1 - coverage) / 2
+        lower, upper = self.quantiles((tail, 1 - tail))
+        return lower, upper
+
+    @staticmethod
+    def _distribution_function(values: Tensor, locs: Tensor, scales: Tensor) -> Tensor:
+        return torch.special.ndtr((values - locs) / scales).mean(0)

@@ -1,0 +1,255 @@
+"""What is believed of the weights before the data: distributions to sample, most with a density.
+
+Priors are values: they hold no tensors and take device and dtype from the samples they meet.
+"""
+
+import fnmatch
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch import distributions as td
+
+from bbh.params import Params, Shapes
+
+
+class NoDensityError(TypeError):
+    """A density was asked of a prior that is known only by samples."""
+
+
+class Prior(ABC):
+    """A distribution over all Bayesian weights, independent between tensors."""
+
+    has_density: bool = True
+
+    @abstractmethod
+    def sample_like(self, samples: Params, shapes: Shapes, num_samples: int) -> Params:
+        """Fresh draws ``{name: [num_samples, *shape]}`` on the device and dtype of ``samples``."""
+
+    @abstractmethod
+    def log_prob(self, name: str, values: Tensor) -> Tensor:
+        """Log density of every single entry of the tensor called ``name``; same shape."""
+
+    def log_density(self, samples: Params, shapes: Shapes) -> Float[Tensor, " S"]:
+        """log p(w) of each weight sample, summed over all weights, in nats."""
+        parts = [self.log_prob(name, samples[name]).flatten(1).sum(1) for name in shapes]
+        return torch.stack(parts).sum(0)
+
+    def check(self, shapes: Shapes) -> None:
+        """Raises if this prior does not fit the tensors it is meant for."""
+        del shapes
+
+    def normal(self, name: str) -> "Normal | None":
+        """The Gaussian that governs the tensor called ``name``, or None if it is not one."""
+        del name
+
+
+class ElementwisePrior(Prior):
+    """The same one-dimensional distribution for every weight."""
+
+    @abstractmethod
+    def distribution(self, like: Tensor) -> td.Distribution:
+        """The scalar distribution with parameters on the device and dtype of ``like``."""
+
+    def sample_like(self, samples: Params, shapes: Shapes, num_samples: int) -> Params:
+        """Independent draws for every weight."""
+        return {
+            name: self.distribution(samples[name]).sample((num_samples, *shape))
+            for name, shape in shapes.items()
+        }
+
+    def log_prob(self, name: str, values: Tensor) -> Tensor:
+        """Log density of every entry."""
+        del name
+        return self.distribution(values).log_prob(values)
+
+
+@dataclass(frozen=True)
+class Normal(ElementwisePrior):
+    """N(loc, scale²) for every weight; ``Normal(1.0)`` is the paper's prior.
+
+    >>> Normal(2.0).log_prob("w", torch.tensor([0.0])).exp()
+    tensor([0.1995])
+    """
+
+    scale: float = 1.0
+    loc: float = 0.0
+
+    def __post_init__(self):
+        _check_positive("Normal", scale=self.scale)
+
+    def distribution(self, like: Tensor) -> td.Distribution:
+        """torch's Normal."""
+        return td.Normal(like.new_tensor(self.loc), like.new_tensor(self.scale))
+
+    def log_prob(self, name: str, values: Tensor) -> Tensor:
+        """−½((w − loc)/scale)² − log scale − ½ log 2π."""
+        # Written out because it runs over every weight in every step: one pass, no validation.
+        standardised = (values - self.loc) / self.scale
+        return -0.5 * standardised.square() - math.log(self.scale * math.sqrt(2 * math.pi))
+
+    def normal(self, name: str) -> "Normal":
+        """Itself."""
+        del name
+        return self
+
+
+@dataclass(frozen=True)
+class Laplace(ElementwisePrior):
+    """Density exp(−|w|/scale) / (2 scale): many weights near zero, some far out."""
+
+    scale: float = 1.0
+
+    def __post_init__(self):
+        _check_positive("Laplace", scale=self.scale)
+
+    def distribution(self, like: Tensor) -> td.Distribution:
+        """torch's Laplace."""
+        return td.Laplace(like.new_tensor(0.0), like.new_tensor(self.scale))
+
+
+@dataclass(frozen=True)
+class StudentT(ElementwisePrior):
+    """Student's t with ``df`` degrees of freedom, scaled: heavier tails than a Gaussian."""
+
+    df: float = 3.0
+    scale: float = 1.0
+
+    def __post_init__(self):
+        _check_positive("StudentT", df=self.df, scale=self.scale)
+
+    def distribution(self, like: Tensor) -> td.Distribution:
+        """torch's StudentT."""
+        zero = like.new_tensor(0.0)
+        return td.StudentT(like.new_tensor(self.df), zero, like.new_tensor(self.scale))
+
+
+@dataclass(frozen=True)
+class ScaleMixture(ElementwisePrior):
+    """Σ_k weight_k · N(0, scale_k²), Blundell et al. (2015), equation 7.
+
+    The defaults are the mixture of the authors' first release.
+    """
+
+    scales: tuple[float, ...] = (0.01, 5.0)
+    weights: tuple[float, ...] = (0.7, 0.3)
+
+    def __post_init__(self):
+        if len(self.scales) != len(self.weights) or not self.scales:
+            raise ValueError(
+                f"ScaleMixture needs one weight per scale, got {len(self.scales)} scales "
+                f"and {len(self.weights)} weights."
+            )
+        for scale in self.scales:
+            _check_positive("ScaleMixture", scales=scale)
+        if min(self.weights) < 0 or not math.isclose(sum(self.weights), 1.0, abs_tol=1e-6):
+            raise ValueError(f"ScaleMixture weights must sum to one, got {self.weights}.")
+
+    def distribution(self, like: Tensor) -> td.Distribution:
+        """A mixture of zero-mean Gaussians."""
+        scales = like.new_tensor(self.scales)
+        return td.MixtureSameFamily(
+            td.Categorical(like.new_tensor(self.weights)),
+            td.Normal(torch.zeros_like(scales), scales),
+        )
+
+
+@dataclass(frozen=True)
+class PerLayer(Prior):
+    """A prior of its own for every group of tensors.
+
+    Args:
+        choices: Glob pattern of the parameter's name → prior; the first match counts.
+        default: For names that no pattern matches.
+
+    >>> PerLayer({"head.*": Laplace(0.1)}).of("head.weight")
+    Laplace(scale=0.1)
+    """
+
+    choices: Mapping[str, ElementwisePrior]
+    default: ElementwisePrior = field(default_factory=Normal)
+
+    def of(self, name: str) -> ElementwisePrior:
+        """The prior of the tensor called ``name``."""
+        for pattern, prior in self.choices.items():
+            if fnmatch.fnmatchcase(name, pattern):
+                return prior
+        return self.default
+
+    def sample_like(self, samples: Params, shapes: Shapes, num_samples: int) -> Params:
+        """Draws tensor by tensor."""
+        draws: Params = {}
+        for name, shape in shapes.items():
+            draws |= self.of(name).sample_like(samples, {name: shape}, num_samples)
+        return draws
+
+    def log_prob(self, name: str, values: Tensor) -> Tensor:
+        """Log density under the prior of that tensor."""
+        return self.of(name).log_prob(name, values)
+
+    def check(self, shapes: Shapes) -> None:
+        """Every pattern must match something: a typo would silently mean the default."""
+        for pattern in self.choices:
+            if not any(fnmatch.fnmatchcase(name, pattern) for name in shapes):
+                raise ValueError(
+                    f"PerLayer pattern {pattern!r} matches none of the Bayesian parameters "
+                    f"({', '.join(shapes)})."
+                )
+
+    def normal(self, name: str) -> Normal | None:
+        """The Gaussian of that tensor, if it has one."""
+        return self.of(name).normal(name)
+
+
+@dataclass(frozen=True)
+class Sampled(Prior):
+    """A prior known only by its samples: a trained posterior, an ensemble, a simulator.
+
+    Args:
+        sampler: Maps a number n to ``{name: [n, *shape]}``. An earlier posterior becomes the
+            prior of the next with ``Sampled(posterior.weights.sample)``.
+    """
+
+    sampler: Callable[[int], Params]
+    has_density = False
+
+    def sample_like(self, samples: Params, shapes: Shapes, num_samples: int) -> Params:
+        """Draws from the sampler, without gradient."""
+        with torch.no_grad():
+            draws = self.sampler(num_samples)
+        return {
+            name: draws[name].detach().to(samples[name].device, samples[name].dtype)
+            for name in shapes
+        }
+
+    def log_prob(self, name: str, values: Tensor) -> Tensor:
+        """Raises: there is no density."""
+        raise NoDensityError(
+            "this prior is known only by samples. Use a divergence that compares samples: "
+            "bbh.divergences.NearestNeighbour, JointNearestNeighbour or Adversarial."
+        )
+
+    def check(self, shapes: Shapes) -> None:
+        """The sampler must know every tensor, in its shape."""
+        with torch.no_grad():
+            draw = self.sampler(2)
+        for name, shape in shapes.items():
+            if name not in draw:
+                raise ValueError(
+                    f"the sampled prior has no tensor {name!r}; it has {', '.join(draw)}."
+                )
+            if draw[name].shape != (2, *shape):
+                raise ValueError(
+                    f"the sampled prior gives {name!r} the shape {tuple(draw[name].shape)} for "
+                    f"two draws; {(2, *shape)} is needed."
+                )
+
+
+def _check_positive(owner: str, **values: float) -> None:
+    for name, value in values.items():
+        if not (value > 0 and math.isfinite(value)):
+            raise ValueError(f"{owner}({name}={value}): {name} must be positive and finite.")

@@ -1,0 +1,62 @@
+"""MC dropout as a distribution over weights: kernels with random input units switched off."""
+
+import torch
+
+from bbh.cost import Cost
+from bbh.params import Params, TensorTable
+from bbh.priors import Prior
+from bbh.weights.base import WeightDistribution
+from bbh.weights.per_example import InputDropout, PerExampleWeight
+
+
+class DropoutMasks(WeightDistribution):
+    """w = kernel ∘ mask / keep, mask ~ Bernoulli(keep) per input unit, Gal & Ghahramani (2016).
+
+    In training every example gets a mask of its own where the layer allows; a draw for
+    prediction has one mask for all inputs, so that it is one function.
+
+    Args:
+        kernels: Initial values of all covered parameters.
+        input_axes: For each masked tensor, the axis of its input units.
+        rate: Probability of switching a unit off.
+    """
+
+    def __init__(self, kernels: Params, input_axes: dict[str, int], rate: float = 0.5):
+        super().__init__()
+        self.shapes = {name: value.shape for name, value in kernels.items()}
+        self.kernels = TensorTable(kernels, trainable=True)
+        self.input_axes = input_axes
+        self.rate = rate
+
+    def sample(self, num_samples: int) -> Params:
+        """One mask per draw; in training one per example."""
+        samples: Params = {}
+        for name, kernel in self.kernels().items():
+            stacked = kernel.expand(num_samples, *kernel.shape)
+            axis = self.input_axes.get(name)
+            if axis is not None:
+                shape = [1] * stacked.dim()
+                shape[0], shape[axis + 1] = num_samples, kernel.shape[axis]
+                mask = (torch.rand(shape, device=kernel.device) >= self.rate).to(kernel.dtype)
+                stacked = stacked * mask / (1 - self.rate)
+                # Transposed convolutions have their inputs first, and no per-example recipe.
+                if self.training and axis == 1:
+                    stacked = PerExampleWeight.wrap(stacked, InputDropout(kernel, self.rate))
+            samples[name] = stacked
+        return samples
+
+    def cost(self, samples: Params, prior: Prior) -> Cost:
+        """E_q[−log p(w)] of the masked kernels, exact; q's entropy is constant.
+
+        For a Gaussian prior this is the known L2 surrogate keep/2 · ‖kernel/keep‖²/scale².
+        """
+        keep = 1 - self.rate
+        total = next(iter(samples.values())).new_zeros(())
+        for name, kernel in self.kernels().items():
+            if name in self.input_axes:
+                on = prior.log_prob(name, kernel / keep)
+                off = prior.log_prob(name, torch.zeros_like(kernel))
+                total = total - (keep * on + self.rate * off).sum()
+            else:
+                total = total - prior.log_prob(name, kernel).sum()
+        return Cost(total)

@@ -1,0 +1,56 @@
+"""Bayes by Hypernet: weights are what a generator makes of noise, and no density exists."""
+
+from bbh.cost import Cost
+from bbh.divergences import Divergence
+from bbh.generators.base import Hypernetworks
+from bbh.noise import GaussianNoise
+from bbh.params import Params
+from bbh.priors import Prior
+from bbh.weights.base import WeightDistribution
+
+
+class Implicit(WeightDistribution):
+    """w = G(z), z ~ N(0, I); KL(q‖p) is estimated from the samples themselves.
+
+    Args:
+        generator: Maps noise to weights.
+        noise: What z is, and whether tensors share it.
+        divergence: An estimator that needs samples of q only.
+        samples_per_step: Weight draws per training step; all take part in the estimate.
+    """
+
+    def __init__(
+        self,
+        generator: Hypernetworks,
+        noise: GaussianNoise,
+        divergence: Divergence,
+        samples_per_step: int = 5,
+    ):
+        super().__init__()
+        if samples_per_step < divergence.min_samples:
+            raise ValueError(
+                f"{type(divergence).__name__} estimates from at least {divergence.min_samples} "
+                f"weight samples per step, got num_samples={samples_per_step}."
+            )
+        self.generator = generator
+        self.noise = noise
+        self.divergence = divergence
+        self.shapes = generator.shapes
+        self.samples_per_step = samples_per_step
+        self.auxiliary_steps = divergence.auxiliary_steps()
+        self.pretraining_steps = divergence.pretraining_steps()
+        self.helper = divergence.helper(self.shapes)
+
+    def sample(self, num_samples: int) -> Params:
+        """generator(noise)."""
+        like = next(self.generator.parameters())
+        return self.generator(self.noise.sample(num_samples, self.generator.num_groups, like))
+
+    def cost(self, samples: Params, prior: Prior) -> Cost:
+        """The estimated divergence."""
+        return self.divergence(samples, self.shapes, prior, helper=self.helper)
+
+    def check_prior(self, prior: Prior) -> None:
+        """As the divergence demands."""
+        prior.check(self.shapes)
+        self.divergence.check(prior, has_marginals=False)

@@ -1,0 +1,87 @@
+"""Bayes by Backprop: an independent Gaussian for every weight."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from bbh.cost import Cost
+from bbh.divergences import ClosedForm, Divergence, Marginals
+from bbh.params import Params, TensorTable
+from bbh.priors import Prior
+from bbh.weights.base import WeightDistribution
+from bbh.weights.per_example import Flipout, LocalReparametrisation, PerExampleWeight, Sampling
+
+
+class MeanFieldNormal(WeightDistribution):
+    """q(w) = Π N(loc, scale²), Blundell et al. (2015).
+
+    Args:
+        loc: Initial means.
+        initial_scale: Initial standard deviation of every weight.
+        divergence: KL to the prior; closed form unless an estimator is to be studied.
+        sampling: One draw for the whole batch, or one per example where the layer allows.
+        samples_per_step: Weight draws per training step.
+    """
+
+    def __init__(
+        self,
+        loc: Params,
+        initial_scale: float = 0.01,
+        divergence: Divergence | None = None,
+        sampling: Sampling = Sampling.WEIGHTS,
+        samples_per_step: int = 1,
+    ):
+        super().__init__()
+        self.shapes = {name: value.shape for name, value in loc.items()}
+        self.divergence = divergence or ClosedForm()
+        self.sampling = sampling
+        self.samples_per_step = max(samples_per_step, self.divergence.min_samples)
+        self.auxiliary_steps = self.divergence.auxiliary_steps()
+        self.pretraining_steps = self.divergence.pretraining_steps()
+        self.loc = TensorTable(loc, trainable=True)
+        log_scale = math.log(initial_scale)
+        self.log_scale = TensorTable(
+            {name: torch.full_like(value, log_scale) for name, value in loc.items()},
+            trainable=True,
+        )
+        self.helper = self.divergence.helper(self.shapes)
+
+    def sample(self, num_samples: int) -> Params:
+        """loc + scale · ε."""
+        marginals = self.marginals()
+        return {
+            name: draw_normal(
+                marginals.loc[name].expand(num_samples, *shape),
+                marginals.scale[name].expand(num_samples, *shape),
+                self.sampling if self.training else Sampling.WEIGHTS,
+            )
+            for name, shape in self.shapes.items()
+        }
+
+    def cost(self, samples: Params, prior: Prior) -> Cost:
+        """The chosen divergence between q and the prior."""
+        return self.divergence(
+            samples, self.shapes, prior, marginals=self.marginals(), helper=self.helper
+        )
+
+    def check_prior(self, prior: Prior) -> None:
+        """As the divergence demands."""
+        prior.check(self.shapes)
+        self.divergence.check(prior, has_marginals=True)
+
+    def marginals(self) -> Marginals:
+        """Means and standard deviations."""
+        return Marginals(
+            self.loc(), {name: value.exp() for name, value in self.log_scale().items()}
+        )
+
+
+def draw_normal(loc: Tensor, scale: Tensor, sampling: Sampling) -> Tensor:
+    """Stacked Gaussian draws, with a per-example recipe for kernels if ``sampling`` asks."""
+    samples = loc + scale * torch.randn_like(loc)
+    if sampling is Sampling.WEIGHTS or loc.dim() < 3:  # [S, n] are biases
+        return samples
+    if sampling is Sampling.LOCAL:
+        return PerExampleWeight.wrap(samples, LocalReparametrisation(loc, scale))
+    return PerExampleWeight.wrap(samples, Flipout(loc))

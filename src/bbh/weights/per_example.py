@@ -1,0 +1,190 @@
+"""Weights that give every example of a batch its own draw, where the layer allows.
+
+One weight draw shared by a batch makes all its gradients noisy together. For linear and
+convolution layers there are cheaper, independent draws: local reparametrisation samples the
+layer's *outputs*, Flipout flips signs of one perturbation per example, dropout masks the layer's
+*inputs*. A :class:`PerExampleWeight` is an ordinary draw that carries one of these recipes; any
+operation without a recipe sees the ordinary draw, so every network works.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+Layer = Callable[[Tensor, Tensor], Tensor]
+
+
+class Sampling(StrEnum):
+    """How a training step draws Gaussian weights."""
+
+    WEIGHTS = "weights"
+    LOCAL = "local"
+    FLIPOUT = "flipout"
+
+
+@dataclass(frozen=True)
+class Perturbation(ABC):
+    """A recipe for a linear or convolution layer with random weights."""
+
+    @abstractmethod
+    def draw(self, index: int | slice) -> "Perturbation":
+        """The recipe of one or some of the S stacked draws."""
+
+    @abstractmethod
+    def apply(self, layer: Layer, inputs: Tensor, weight: Tensor, channel: int) -> Tensor:
+        """The layer's outputs without bias.
+
+        Args:
+            layer: The linear map as a function of inputs and weight.
+            inputs: A batch; its first axis holds the examples.
+            weight: The ordinary draw.
+            channel: Which axis of inputs and outputs holds the units.
+        """
+
+
+@dataclass(frozen=True)
+class LocalReparametrisation(Perturbation):
+    """outputs ~ N(layer(x, loc), layer(x², scale²)), Kingma, Salimans & Welling (2015)."""
+
+    loc: Tensor
+    scale: Tensor
+
+    def draw(self, index: int | slice) -> "LocalReparametrisation":
+        """One draw's mean and scale."""
+        return LocalReparametrisation(self.loc[index], self.scale[index])
+
+    def apply(self, layer: Layer, inputs: Tensor, weight: Tensor, channel: int) -> Tensor:
+        """A Gaussian sample of every output unit of every example."""
+        mean = layer(inputs, self.loc)
+        variance = layer(inputs.square(), self.scale.square())
+        # An all-zero input has no variance, where the square root has an infinite slope.
+        tiny = torch.finfo(variance.dtype).tiny
+        return mean + variance.clamp(min=tiny).sqrt() * torch.randn_like(mean)
+
+
+@dataclass(frozen=True)
+class Flipout(Perturbation):
+    """layer(x, loc) + layer(x ∘ r, weight − loc) ∘ s with random signs, Wen et al. (2018)."""
+
+    loc: Tensor
+
+    def draw(self, index: int | slice) -> "Flipout":
+        """One draw's mean."""
+        return Flipout(self.loc[index])
+
+    def apply(self, layer: Layer, inputs: Tensor, weight: Tensor, channel: int) -> Tensor:
+        """One perturbation, decorrelated between examples by its signs."""
+        mean = layer(inputs, self.loc)
+        perturbed = layer(inputs * _signs(inputs, channel), weight - self.loc)
+        return mean + perturbed * _signs(perturbed, channel)
+
+
+@dataclass(frozen=True)
+class InputDropout(Perturbation):
+    """layer(x ∘ mask / keep, kernel) with a Bernoulli mask per example and input unit."""
+
+    kernel: Tensor
+    rate: float
+
+    def draw(self, index: int | slice) -> "InputDropout":
+        """The kernel is the same for all draws."""
+        return self
+
+    def apply(self, layer: Layer, inputs: Tensor, weight: Tensor, channel: int) -> Tensor:
+        """Every example loses its own units."""
+        mask = torch.rand(_per_example_shape(inputs, channel), device=inputs.device) >= self.rate
+        return layer(inputs * mask.to(inputs.dtype) / (1 - self.rate), self.kernel)
+
+
+# Which axis holds the units, by operation; convolutions need a batch axis in front of it.
+_CHANNEL: dict[Callable[..., Any], int] = {
+    F.linear: -1,
+    F.conv1d: 1,
+    F.conv2d: 1,
+    F.conv3d: 1,
+}
+_BATCHED_DIMS = {F.linear: 2, F.conv1d: 3, F.conv2d: 4, F.conv3d: 5}
+
+
+class PerExampleWeight(Tensor):
+    """S stacked ordinary draws (or one of them) with a :class:`Perturbation`."""
+
+    perturbation: Perturbation
+
+    @staticmethod
+    def wrap(samples: Tensor, perturbation: Perturbation) -> "PerExampleWeight":
+        """Attaches the recipe to ordinary draws."""
+        wrapped = samples.as_subclass(PerExampleWeight)
+        wrapped.perturbation = perturbation
+        return wrapped
+
+    def draw(self, index: int | slice) -> "PerExampleWeight":
+        """One or some of the stacked draws, with their recipe."""
+        return PerExampleWeight.wrap(self[index], self.perturbation.draw(index))
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Linear and convolution calls follow the recipe; the rest sees the ordinary draw."""
+        kwargs = dict(kwargs or {})
+        if func in _CHANNEL and len(args) >= 2 and isinstance(args[1], PerExampleWeight):
+            inputs, weight, *rest = args
+            if not isinstance(inputs, PerExampleWeight) and inputs.dim() >= _BATCHED_DIMS[func]:
+                bias = rest.pop(0) if rest else kwargs.pop("bias", None)
+                return _perturbed(func, inputs, weight, bias, rest, kwargs)
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **kwargs)
+
+
+def _perturbed(
+    func: Callable[..., Any],
+    inputs: Tensor,
+    weight: PerExampleWeight,
+    bias: Tensor | None,
+    rest: list[Any],
+    kwargs: dict[str, Any],
+) -> Tensor:
+    channel = _CHANNEL[func]
+
+    def layer(values: Tensor, kernel: Tensor) -> Tensor:
+        # Convolutions take stride, padding, … after the bias, linear takes nothing.
+        return func(values, kernel, None, *rest, **kwargs)
+
+    with torch._C.DisableTorchFunctionSubclass():
+        plain = weight.as_subclass(Tensor)
+        outputs = weight.perturbation.apply(layer, inputs, plain, channel)
+        if bias is not None:
+            shape = [1] * outputs.dim()
+            shape[channel] = -1
+            outputs = outputs + cast(Tensor, bias).as_subclass(Tensor).view(shape)
+        return outputs
+
+
+def take(samples: Mapping[str, Tensor], index: int | slice) -> dict[str, Tensor]:
+    """One or some of the stacked draws of every tensor: views, so in-place updates stay."""
+    return {
+        name: value.draw(index) if isinstance(value, PerExampleWeight) else value[index]
+        for name, value in samples.items()
+    }
+
+
+def _per_example_shape(tensor: Tensor, channel: int) -> list[int]:
+    shape = [1] * tensor.dim()
+    shape[0], shape[channel] = tensor.shape[0], tensor.shape[channel]
+    return shape
+
+
+def _signs(like: Tensor, channel: int) -> Tensor:
+    shape = _per_example_shape(like, channel)
+    return torch.randint(0, 2, shape, device=like.device).to(like.dtype) * 2 - 1

@@ -1,0 +1,54 @@
+"""Distributions over disjoint parts of one network, side by side."""
+
+from collections.abc import Iterable, Sequence
+from typing import cast
+
+import torch
+from torch import nn
+
+from bbh.cost import Cost
+from bbh.params import Params
+from bbh.priors import Prior
+from bbh.weights.base import WeightDistribution
+
+
+class Product(WeightDistribution):
+    """q(w) = Π_i q_i(w_i), say generated kernels and point-estimated normalisation layers."""
+
+    def __init__(self, parts: Sequence[WeightDistribution]):
+        super().__init__()
+        self.parts = nn.ModuleList(parts)
+        self.shapes = {}
+        for part in parts:
+            twice = self.shapes.keys() & part.shapes.keys()
+            if twice:
+                raise ValueError(f"two parts of a Product cover the same tensors: {sorted(twice)}.")
+            self.shapes |= part.shapes
+        self.samples_per_step = max(part.samples_per_step for part in parts)
+        self.auxiliary_steps = max(part.auxiliary_steps for part in parts)
+        self.pretraining_steps = max(part.pretraining_steps for part in parts)
+        distinct = [part.num_distinct for part in parts]
+        self.num_distinct = (
+            None if None in distinct else max(number for number in distinct if number is not None)
+        )
+
+    def sample(self, num_samples: int) -> Params:
+        """One draw of every part."""
+        samples: Params = {}
+        for part in self._parts():
+            samples |= part.sample(num_samples)
+        return samples
+
+    def cost(self, samples: Params, prior: Prior) -> Cost:
+        """The parts' costs, added up."""
+        costs = [part.cost(samples, prior) for part in self._parts()]
+        complexity = torch.stack([cost.complexity for cost in costs]).sum()
+        return Cost(complexity, sum((cost.auxiliary for cost in costs), start=0.0))
+
+    def check_prior(self, prior: Prior) -> None:
+        """Every part checks for itself."""
+        for part in self._parts():
+            part.check_prior(prior)
+
+    def _parts(self) -> Iterable[WeightDistribution]:
+        return cast(Iterable[WeightDistribution], self.parts)
