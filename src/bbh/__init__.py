@@ -10,8 +10,36 @@ torch.Size([5, 3])
 from bbh import divergences, generators, likelihoods, methods, metrics, priors, weights
 from bbh.batch_norm import refresh_batch_norm
 from bbh.noise import GaussianNoise
-from bbh.objective import free_energy
+from bbh.objective import Constant, Cosine, Linear, free_energy
 from bbh.posterior import AdversarialTraining, Loop, Posterior, Vmap
 from bbh.prediction import evaluate, predict
+from bbh.storage import load, save
+from bbh.training import DivergedError, fit
+from bbh.version import __version__
 
-__version__ = "0.1.0"
+__all__ = [
+    "AdversarialTraining",
+    "Constant",
+    "Cosine",
+    "DivergedError",
+    "GaussianNoise",
+    "Linear",
+    "Loop",
+    "Posterior",
+    "Vmap",
+    "__version__",
+    "divergences",
+    "evaluate",
+    "fit",
+    "free_energy",
+    "generators",
+    "likelihoods",
+    "load",
+    "methods",
+    "metrics",
+    "predict",
+    "priors",
+    "refresh_batch_norm",
+    "save",
+    "weights",
+]

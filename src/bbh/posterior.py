@@ -127,6 +127,11 @@ class Posterior(nn.Module, Generic[P]):
         return cast(_Call, self.__dict__["_call"]).network
 
     @property
+    def call_with(self) -> Forward:
+        """How the network is called."""
+        return cast(_Call, self.__dict__["_call"]).how
+
+    @property
     def device(self) -> torch.device:
         """Where the weights live."""
         return next(self.weights.parameters()).device

@@ -1,0 +1,67 @@
+"""What happened in training, epoch by epoch, as records."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """Means over one epoch's steps, and the state at its end.
+
+    Attributes:
+        epoch: Counted from 1.
+        step: Training steps so far.
+        total: The objective.
+        nll: Mean negative log likelihood per datum.
+        complexity: Nats.
+        auxiliary: Loss of helper networks.
+        beta: Weight of the complexity in the last step.
+        learning_rate: Of the first parameter group.
+        gradient_norm: Before clipping.
+        seconds: Wall time of the epoch, validation included.
+        validation: Metrics on the validation data; empty without any.
+    """
+
+    epoch: int
+    step: int
+    total: float
+    nll: float
+    complexity: float
+    auxiliary: float
+    beta: float
+    learning_rate: float
+    gradient_norm: float
+    seconds: float
+    validation: dict[str, float] = field(default_factory=dict[str, float])
+
+
+class History(Sequence[EpochRecord]):
+    """The records of one training run.
+
+    Attributes:
+        best_epoch: The epoch whose state was restored at the end, if any.
+    """
+
+    def __init__(self, records: Sequence[EpochRecord] = (), best_epoch: int | None = None):
+        self.records = list(records)
+        self.best_epoch = best_epoch
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.records[index]
+
+    def __iter__(self) -> Iterator[EpochRecord]:
+        return iter(self.records)
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """Plain dictionaries, ready for JSON."""
+        return [asdict(record) for record in self.records]
+
+    def save(self, path: str | Path) -> None:
+        """Writes the records as JSON."""
+        Path(path).write_text(json.dumps(self.to_dicts(), indent=1) + "\n")

@@ -1,0 +1,93 @@
+"""What a person sees of training: a progress bar, and TensorBoard if asked for."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.progress import TimeRemainingColumn
+
+from bbh.history import EpochRecord
+from bbh.objective import FreeEnergy
+
+# Reading a loss stalls an accelerator, and eyes need no more than this per second.
+_REFRESH_SECONDS = 0.2
+
+
+class Display:
+    """Shows steps as they come and epochs as they end."""
+
+    def __init__(self, bar: Progress, task: TaskID, steps_per_epoch: int | None, writer: Any):
+        self._bar = bar
+        self._task = task
+        self._steps_per_epoch = steps_per_epoch or 1
+        self._writer = writer
+        self._shown = 0.0
+        self._validation = ""
+
+    def step(self, epoch: int, step: int, energy: FreeEnergy) -> None:
+        """Called after every training step; ``epoch`` and ``step`` are counted from 0."""
+        now = time.monotonic()
+        if self._bar.disable or now - self._shown < _REFRESH_SECONDS:
+            return
+        self._shown = now
+        fraction = min(1.0, (step + 1) / self._steps_per_epoch)
+        terms = (
+            f"loss {energy.total.item():.4g} · nll {energy.nll.item():.4g} "
+            f"· complexity {energy.complexity.item():.4g} nats"
+        )
+        self._bar.update(self._task, completed=epoch + fraction, terms=terms + self._validation)
+
+    def epoch(self, record: EpochRecord) -> None:
+        """Called after every epoch."""
+        if record.validation:
+            self._validation = (
+                f" · validation error {record.validation['error']:.4g} "
+                f"nll {record.validation['nll']:.4g}"
+            )
+        terms = (
+            f"loss {record.total:.4g} · nll {record.nll:.4g} "
+            f"· complexity {record.complexity:.4g} nats"
+        )
+        self._bar.update(self._task, completed=record.epoch, terms=terms + self._validation)
+        if self._writer is None:
+            return
+        for name in ("total", "nll", "complexity", "auxiliary", "beta", "learning_rate"):
+            self._writer.add_scalar(f"train/{name}", getattr(record, name), record.epoch)
+        for name, value in record.validation.items():
+            self._writer.add_scalar(f"validation/{name}", value, record.epoch)
+
+
+@contextmanager
+def make_display(
+    visible: bool, epochs: int, steps_per_epoch: int | None, log_dir: str | Path | None
+) -> Iterator[Display]:
+    """A display that is closed at the end, whatever happens."""
+    writer = _tensorboard(log_dir) if log_dir is not None else None
+    bar = Progress(
+        TextColumn("epoch"),
+        MofNCompleteColumn(),
+        BarColumn(bar_width=24),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[terms]}"),
+        disable=not visible,
+    )
+    try:
+        with bar:
+            task = bar.add_task("fit", total=epochs, terms="")
+            yield Display(bar, task, steps_per_epoch, writer)
+    finally:
+        if writer is not None:
+            writer.close()
+
+
+def _tensorboard(log_dir: str | Path) -> Any:
+    try:
+        from torch.utils.tensorboard.writer import SummaryWriter
+    except ImportError as error:
+        raise ImportError(
+            "log_dir needs TensorBoard: pip install 'bayes-by-hypernet[studies]'."
+        ) from error
+    return SummaryWriter(str(log_dir))
