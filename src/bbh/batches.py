@@ -6,8 +6,14 @@ from typing import Any, NamedTuple, cast
 import torch
 from lightning_fabric.utilities.apply_func import move_data_to_device
 from torch import Tensor
-from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, RandomSampler
-from torch.utils.data import SequentialSampler, SubsetRandomSampler
+from torch.utils.data import (
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+)
 
 # A tensor, or a tuple, list or dictionary of tensors with examples along the first axis.
 Inputs = Any

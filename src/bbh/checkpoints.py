@@ -3,7 +3,7 @@
 import os
 import random
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ class CheckpointError(RuntimeError):
 
 
 @contextmanager
-def atomic_path(path: Path) -> Iterator[Path]:
+def atomic_path(path: Path) -> Generator[Path]:
     """A temporary file beside ``path`` that takes its place only if the block succeeds."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
@@ -59,7 +59,7 @@ def read(path: Path) -> dict[str, Any]:
 
 def random_state(generators: list[torch.Generator]) -> dict[str, Any]:
     """States of torch's, Python's and NumPy's generators, and of a loader's own."""
-    name, keys, *rest = np.random.get_state(legacy=True)
+    name, keys, *rest = np.random.get_state(legacy=True)  # noqa: NPY002 (augmentations use it)
     return {
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
@@ -77,7 +77,8 @@ def restore_random_state(state: dict[str, Any], generators: list[torch.Generator
     version, internal, gauss = state["python"]
     random.setstate((version, tuple(internal), gauss))
     name, keys, position, has_gauss, cached = state["numpy"]
-    np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, cached))
+    legacy = (name, keys.numpy().astype(np.uint32), position, has_gauss, cached)
+    np.random.set_state(legacy)  # noqa: NPY002
     for generator, saved in zip(generators, state["loader"], strict=True):
         generator.set_state(saved)
 

@@ -83,9 +83,7 @@ class Categorical(Likelihood[ClassPredictive]):
         probs = outputs.softmax(-1)
         return {"probs": probs.sum(0), "entropy": _entropy(probs).sum(0)}
 
-    def predictive(
-        self, sums: Sums, num_samples: int, outputs: Tensor | None
-    ) -> ClassPredictive:
+    def predictive(self, sums: Sums, num_samples: int, outputs: Tensor | None) -> ClassPredictive:
         """Averaged softmax and its uncertainties."""
         mean = sums["probs"] / num_samples
         confidence, labels = mean.max(-1)
@@ -153,9 +151,7 @@ class Bernoulli(Likelihood[ClassPredictive]):
         probs = outputs.sigmoid()
         return {"probs": probs.sum(0), "entropy": _binary_entropy(probs).sum(0)}
 
-    def predictive(
-        self, sums: Sums, num_samples: int, outputs: Tensor | None
-    ) -> ClassPredictive:
+    def predictive(self, sums: Sums, num_samples: int, outputs: Tensor | None) -> ClassPredictive:
         """Probability of yes, for every output."""
         mean = sums["probs"] / num_samples
         return ClassPredictive(

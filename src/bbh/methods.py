@@ -34,8 +34,14 @@ from bbh.generators import Generator, Sliced
 from bbh.likelihoods import Likelihood, P
 from bbh.noise import GaussianNoise
 from bbh.params import Params, Selection, select_bayesian, trainable_parameters
-from bbh.posterior import AdversarialTraining, Execution, Forward, Posterior, Recipe
-from bbh.posterior import check_supported
+from bbh.posterior import (
+    AdversarialTraining,
+    Execution,
+    Forward,
+    Posterior,
+    Recipe,
+    check_supported,
+)
 from bbh.priors import Normal, Prior
 from bbh.weights import (
     DropoutMasks,
@@ -413,7 +419,9 @@ def _fresh_copy(network: nn.Module) -> nn.Module:
     fresh = copy.deepcopy(network)
     kept: list[str] = []
     for name, module in fresh.named_modules():
-        own = [leaf for leaf, value in module.named_parameters(recurse=False) if value.requires_grad]
+        own = [
+            leaf for leaf, value in module.named_parameters(recurse=False) if value.requires_grad
+        ]
         # nn.MultiheadAttention spells its method with an underscore.
         reset = getattr(module, "reset_parameters", None) or getattr(
             module, "_reset_parameters", None

@@ -8,8 +8,9 @@ negative evidence lower bound divided by N, whatever the batch size.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -105,12 +106,8 @@ def _nll_of_perturbed(
     return torch.stack(terms).mean()
 
 
-class Schedule(Protocol):
-    """β as a function of time."""
-
-    def __call__(self, epoch: float) -> float:
-        """β at ``epoch`` = step / steps_per_epoch, counted from 0 and fractional."""
-        ...
+# β as a function of the epoch = step / steps_per_epoch, counted from 0 and fractional.
+Schedule = Callable[[float], float]
 
 
 @dataclass(frozen=True)

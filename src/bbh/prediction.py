@@ -1,6 +1,6 @@
 """predict and evaluate: batched over data and weight draws, within a memory bound."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -199,7 +199,7 @@ def _bytes_per_example(posterior: Posterior[Any], piece: Inputs, draws: _Draws) 
 
 
 @contextmanager
-def _evaluation_mode(posterior: Posterior[Any]) -> Iterator[None]:
+def _evaluation_mode(posterior: Posterior[Any]) -> Generator[None]:
     training = posterior.training
     posterior.eval()
     try:

@@ -1,13 +1,19 @@
 """What a person sees of training: a progress bar, and TensorBoard if asked for."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
-from rich.progress import TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 from bbh.history import EpochRecord
 from bbh.objective import FreeEnergy
@@ -63,7 +69,7 @@ class Display:
 @contextmanager
 def make_display(
     visible: bool, epochs: int, steps_per_epoch: int | None, log_dir: str | Path | None
-) -> Iterator[Display]:
+) -> Generator[Display]:
     """A display that is closed at the end, whatever happens."""
     writer = _tensorboard(log_dir) if log_dir is not None else None
     bar = Progress(

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sized
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,7 @@ def fit(
         raise ValueError("patience needs a validation_loader to judge by.")
     num_data = num_data if num_data is not None else num_data_of(train_loader)
     fabric = fabric or Fabric(accelerator="auto", devices=1)
-    make = optimizer or (lambda parameters: torch.optim.Adam(parameters, lr=learning_rate))
+    make = optimizer or partial(torch.optim.Adam, lr=learning_rate)
     objective, wrapped = fabric.setup(
         _Objective(posterior), make(p for p in posterior.parameters() if p.requires_grad)
     )
@@ -320,8 +321,8 @@ class _Loop:
         norm = nn.utils.get_total_norm(gradients)
         self._check_finite("gradient", norm)
         if self.gradient_clip is not None:
-            scale = (self.gradient_clip / (norm + 1e-6)).clamp(max=1.0)
-            torch._foreach_mul_(gradients, scale)
+            trained = self.posterior.parameters()
+            nn.utils.clip_grads_with_norm_(trained, self.gradient_clip, norm)
         self.optimizer.step()
         return norm.detach()
 

@@ -114,9 +114,7 @@ def floored(distance: Tensor, floor: float) -> Tensor:
     return (distance.square() + floor**2).sqrt()
 
 
-def neighbour_distance(
-    ordered: Float[Tensor, "S D"], neighbours: int = 1
-) -> Float[Tensor, "S D"]:
+def neighbour_distance(ordered: Float[Tensor, "S D"], neighbours: int = 1) -> Float[Tensor, "S D"]:
     """Distance of each value to its k-th nearest within its own column, sorted ascending.
 
     In sorted order the k nearest are a window of k + 1 around the value, so the distance is the

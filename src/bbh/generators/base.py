@@ -103,7 +103,9 @@ class Generator(ABC):
         for head in self.heads(shapes):
             own_bias = self.initialization.bias_per_weight
             one = Hypernetwork(head, noise.dim, self.hidden, self.slope, own_bias)
-            current = torch.cat([values[name].detach().float().cpu().flatten() for name in head.names])
+            current = torch.cat(
+                [values[name].detach().float().cpu().flatten() for name in head.names]
+            )
             self.initialization.apply(one, current, torch.cat([scales[n] for n in head.names]))
             hypernetworks.append(one)
         return Hypernetworks(shapes, hypernetworks)

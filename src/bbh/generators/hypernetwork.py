@@ -56,8 +56,7 @@ class Hypernetwork(nn.Module):
         self.bias_per_weight = bias_per_weight
         widths = (noise_dim + head.slices, *hidden)
         self.layers = nn.ModuleList(
-            nn.Linear(inputs, outputs)
-            for inputs, outputs in zip(widths, hidden, strict=False)
+            nn.Linear(inputs, outputs) for inputs, outputs in zip(widths, hidden, strict=False)
         )
         # Left unset: an initialisation fills them, and drawing 200 million numbers twice is slow.
         self.output_weight = nn.Parameter(torch.empty(head.outputs, hidden[-1]))

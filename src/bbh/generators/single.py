@@ -34,6 +34,8 @@ def default_chunk(total: int) -> int:
     (3316, 2003)
     """
     wanted = 4 * math.sqrt(total)
-    divisors = {d for k in range(1, math.isqrt(total) + 1) if total % k == 0 for d in (k, total // k)}
+    divisors = {
+        d for k in range(1, math.isqrt(total) + 1) if total % k == 0 for d in (k, total // k)
+    }
     nearest = min(divisors, key=lambda divisor: abs(math.log(divisor / wanted)))
     return nearest if 0.5 <= nearest / wanted <= 2 else min(total, round(wanted))

@@ -39,7 +39,9 @@ class MultiplierFlow(nn.Module):
 
     def forward(self, num_samples: int) -> tuple[Float[Tensor, "S Z"], Float[Tensor, " S"]]:
         """Draws of z and E[log q(z₀)] − log|det|, the log density up to the base's noise."""
-        noise = torch.randn(num_samples, len(self.loc), device=self.loc.device, dtype=self.loc.dtype)
+        noise = torch.randn(
+            num_samples, len(self.loc), device=self.loc.device, dtype=self.loc.dtype
+        )
         z, log_det = self.flow(self.loc + (0.5 * self.log_variance).exp() * noise)
         base = -0.5 * (math.log(2 * math.pi) + 1 + self.log_variance).sum()
         return z, base - log_det
@@ -136,9 +138,7 @@ class MultiplicativeFlow(WeightDistribution):
             complexity = complexity + (log_prob - reverse).sum()
         return Cost(complexity)
 
-    def _scaled_means(
-        self, num_samples: int
-    ) -> tuple[Params, dict[str, tuple[Tensor, Tensor]]]:
+    def _scaled_means(self, num_samples: int) -> tuple[Params, dict[str, tuple[Tensor, Tensor]]]:
         """z ∘ loc of every tensor [S, *shape], and the z with their log densities."""
         locs: Params = {}
         multipliers: dict[str, tuple[Tensor, Tensor]] = {}

@@ -21,9 +21,7 @@ class Particles(WeightDistribution):
         penalised: False for plain point estimates, which know no prior.
     """
 
-    def __init__(
-        self, members: Params, buffers: Params | None = None, *, penalised: bool = True
-    ):
+    def __init__(self, members: Params, buffers: Params | None = None, *, penalised: bool = True):
         super().__init__()
         self.members = TensorTable(members, trainable=True)
         self.buffers_of_members = TensorTable(buffers or {}, trainable=False)

@@ -1,0 +1,238 @@
+"""What every method must do on every network."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from scenarios import (
+    BatchNormNet,
+    LSTMNet,
+    SmallLeNet,
+    TiedNet,
+    TransformerNet,
+    TwoInputs,
+    dropout_mlp,
+    mlp,
+)
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+import bbh
+from bbh.batches import cut
+from bbh.generators import Sliced
+
+NUM_DATA = 12
+
+
+def images() -> Tensor:
+    return torch.randn(NUM_DATA, 1, 6, 6)
+
+
+def tokens() -> Tensor:
+    return torch.randint(0, 3, (NUM_DATA, 5))
+
+
+@dataclass
+class Case:
+    make: Callable[[], nn.Module]
+    inputs: Callable[[], Any]
+    options: dict[str, Any] = field(default_factory=dict)
+    # MC dropout masks every selected kernel, so a selection of biases alone makes no sense there.
+
+
+NETWORKS = {
+    "mlp": Case(mlp, lambda: torch.randn(NUM_DATA, 4)),
+    "lenet": Case(SmallLeNet, images),
+    "batch norm": Case(BatchNormNet, images),
+    "lstm": Case(LSTMNet, tokens),
+    "transformer": Case(TransformerNet, tokens),
+    "tied": Case(TiedNet, tokens),
+    "own dropout": Case(dropout_mlp, lambda: torch.randn(NUM_DATA, 4)),
+    "partial": Case(SmallLeNet, images, {"bayesian": ["fc2", "conv1.*"]}),
+    "several inputs": Case(
+        TwoInputs, lambda: (torch.randn(NUM_DATA, 2), torch.randn(NUM_DATA, 3))
+    ),
+    "adapter": Case(
+        TwoInputs,
+        lambda: {"a": torch.randn(NUM_DATA, 2), "b": torch.randn(NUM_DATA, 3)},
+        {"forward": lambda network, inputs: network(inputs["a"], inputs["b"])},
+    ),
+}
+METHODS: dict[str, Callable[..., Any]] = {
+    "map": bbh.methods.maximum_a_posteriori,
+    "ensemble": lambda *args, **options: bbh.methods.deep_ensemble(*args, num_members=2, **options),
+    "backprop": bbh.methods.bayes_by_backprop,
+    "dropout": bbh.methods.mc_dropout,
+    "flows": bbh.methods.multiplicative_normalizing_flows,
+    "hypernet": lambda *args, **options: bbh.methods.bayes_by_hypernet(
+        *args, generator=Sliced(hidden=(8, 8)), **options
+    ),
+}
+over_networks = pytest.mark.parametrize("case", NETWORKS.values(), ids=NETWORKS.keys())
+over_methods = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS.keys())
+
+
+class Examples(Dataset):
+    def __init__(self, inputs: Any):
+        self.inputs = inputs
+        self.targets = torch.randint(0, 3, (NUM_DATA,))
+
+    def __len__(self) -> int:
+        return NUM_DATA
+
+    def __getitem__(self, index: int) -> Any:
+        def at(value: Any) -> Any:
+            if isinstance(value, dict):
+                return {name: at(one) for name, one in value.items()}
+            return tuple(at(one) for one in value) if isinstance(value, tuple) else value[index]
+
+        return at(self.inputs), self.targets[index]
+
+
+def build(method: Callable[..., Any], case: Case) -> bbh.Posterior[Any]:
+    return method(case.make(), bbh.likelihoods.Categorical(), **case.options)
+
+
+@over_networks
+@over_methods
+def test_outputs_cost_and_gradients(method, case):
+    posterior = build(method, case).train()
+    inputs, targets = case.inputs(), torch.randint(0, 3, (NUM_DATA,))
+    samples = posterior.sample(4)
+    for name, shape in posterior.weights.shapes.items():
+        assert samples[name].shape == (4, *shape)
+    assert posterior(inputs, samples).shape == (4, NUM_DATA, 3)
+    energy = bbh.free_energy(posterior, (inputs, targets), num_data=NUM_DATA)
+    for term in energy:
+        assert term.shape == ()
+        assert torch.isfinite(term)
+    energy.total.backward()
+    without = [
+        name
+        for name, value in posterior.named_parameters()
+        if value.grad is None or not torch.isfinite(value.grad).all()
+    ]
+    assert without == []
+
+
+@over_networks
+@over_methods
+def test_same_seed_same_result(method, case):
+    def run() -> tuple[Tensor, Tensor]:
+        torch.manual_seed(3)
+        posterior = build(method, case)
+        inputs = case.inputs()
+        energy = bbh.free_energy(
+            posterior.train(), (inputs, torch.arange(NUM_DATA) % 3), num_data=NUM_DATA
+        )
+        return energy.total, bbh.predict(posterior, inputs, num_samples=5).mean
+
+    for first, second in zip(run(), run(), strict=True):
+        assert torch.equal(first, second)
+
+
+@over_networks
+@over_methods
+def test_loop_equals_vmap_where_vmap_applies(method, case):
+    posterior = build(method, case).eval().double()
+    if posterior.always_on:
+        pytest.skip("the network's own dropout draws other numbers in another order")
+    inputs = case.inputs()
+    double = _double(inputs)
+    with torch.no_grad():
+        samples = posterior.sample(3)
+        # The automatic choice must give the loop's answer whatever it chooses.
+        chosen = posterior(double, samples)
+        posterior.execution = bbh.Loop()
+        looped = posterior(double, samples)
+        torch.testing.assert_close(chosen, looped)
+        if not isinstance(case.make(), LSTMNet | TransformerNet):
+            for chunk in (None, 2):
+                posterior.execution = bbh.Vmap(chunk)
+                torch.testing.assert_close(posterior(double, samples), looped)
+
+
+@over_networks
+@over_methods
+def test_save_and_load_give_identical_predictions(method, case, tmp_path):
+    posterior, inputs = build(method, case), case.inputs()
+    path = tmp_path / "posterior.safetensors"
+    bbh.save(posterior, path)
+    torch.manual_seed(99)  # another initialisation: everything must come from the file
+    loaded = bbh.load(path, case.make(), forward=case.options.get("forward"))
+    predictions = []
+    for one in (posterior, loaded):
+        torch.manual_seed(5)
+        predictions.append(bbh.predict(one, inputs, num_samples=6).mean)
+    assert torch.equal(*predictions)
+
+
+@over_networks
+@over_methods
+def test_resumed_training_equals_uninterrupted(method, case, tmp_path):
+    def train(epochs: int, **options: Any) -> dict[str, Tensor]:
+        torch.manual_seed(1)
+        posterior = build(method, case)
+        loader = DataLoader(Examples(case.inputs()), batch_size=5, shuffle=True)
+        if options.pop("disturb", False):
+            torch.manual_seed(1234)  # a resumed process has another random state
+        bbh.fit(posterior, loader, epochs=epochs, progress=False, **options)
+        return posterior.state_dict()
+
+    whole = train(3)
+    path = tmp_path / "checkpoint"
+    train(2, checkpoint=path)
+    resumed = train(3, checkpoint=path, resume=True, disturb=True)
+    for name, value in whole.items():
+        assert torch.equal(value, resumed[name]), name
+
+
+@over_methods
+def test_the_network_passed_in_is_never_changed(method):
+    network = BatchNormNet()
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    posterior = method(network, bbh.likelihoods.Categorical())
+    loader = DataLoader(Examples(images()), batch_size=4)
+    bbh.fit(posterior, loader, epochs=1, progress=False)
+    for name, value in network.state_dict().items():
+        assert torch.equal(value, before[name])
+    assert all(value.device.type == "cpu" for value in network.parameters())
+
+
+@over_networks
+def test_map_is_the_network_itself(case):
+    network, inputs = case.make().eval(), case.inputs()
+    options = {name: one for name, one in case.options.items() if name != "bayesian"}
+    posterior = bbh.methods.maximum_a_posteriori(network, bbh.likelihoods.Categorical(), **options)
+    with torch.no_grad():
+        call = case.options.get("forward") or bbh.posterior.call_network
+        expected = call(network, inputs).softmax(-1)
+    torch.testing.assert_close(bbh.predict(posterior, inputs).mean, expected)
+
+
+def test_hypernet_starts_at_the_networks_own_weights():
+    network = mlp()
+    posterior = bbh.methods.bayes_by_hypernet(network, bbh.likelihoods.Categorical())
+    samples = posterior.sample(4000)
+    for name, value in network.named_parameters():
+        spread = 0.1 / bbh.params.fan_in(name, posterior.weights.shapes) ** 0.5
+        # The mean over draws and over the 256 probes of the initialisation are both estimates.
+        difference = (samples[name].mean(0) - value).abs().mean()
+        assert difference < 4 * spread / 256**0.5, name
+        assert 0.5 * spread < samples[name].std(0).mean() < 2 * spread, name
+
+
+def _double(inputs: Any) -> Any:
+    if isinstance(inputs, dict):
+        return {name: _double(one) for name, one in inputs.items()}
+    if isinstance(inputs, tuple):
+        return tuple(_double(one) for one in inputs)
+    return inputs.double() if inputs.is_floating_point() else inputs
+
+
+def test_cut_keeps_the_structure():
+    inputs = {"a": torch.arange(6), "b": (torch.arange(6), [torch.arange(6)])}
+    part = cut(inputs, 2, 4)
+    assert part["a"].tolist() == part["b"][0].tolist() == part["b"][1][0].tolist() == [2, 3]
