@@ -51,9 +51,7 @@ NETWORKS = {
     "tied": Case(TiedNet, tokens),
     "own dropout": Case(dropout_mlp, lambda: torch.randn(NUM_DATA, 4)),
     "partial": Case(SmallLeNet, images, {"bayesian": ["fc2", "conv1.*"]}),
-    "several inputs": Case(
-        TwoInputs, lambda: (torch.randn(NUM_DATA, 2), torch.randn(NUM_DATA, 3))
-    ),
+    "several inputs": Case(TwoInputs, lambda: (torch.randn(NUM_DATA, 2), torch.randn(NUM_DATA, 3))),
     "adapter": Case(
         TwoInputs,
         lambda: {"a": torch.randn(NUM_DATA, 2), "b": torch.randn(NUM_DATA, 3)},

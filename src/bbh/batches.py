@@ -1,11 +1,12 @@
 """Batches as loaders give them, and how to cut, count and move their inputs."""
 
-from collections.abc import Iterable, Mapping, Sized
+from collections.abc import Mapping, Sized
 from typing import Any, NamedTuple, cast
 
 import torch
 from lightning_fabric.utilities.apply_func import move_data_to_device
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils.data import (
     DataLoader,
     DistributedSampler,
@@ -59,6 +60,8 @@ def as_batch(batch: Any) -> Batch:
 
 def inputs_of(batch: Any) -> Inputs:
     """A batch's inputs, whether or not it has targets."""
+    if isinstance(batch, PackedSequence):  # a tuple by name only
+        return batch
     if isinstance(batch, Mapping):
         known = cast(Mapping[str, Any], batch)
         return {key: known[key] for key in known if key not in (*_TARGET_KEYS, "weights")}
@@ -74,14 +77,14 @@ def move(inputs: Inputs, device: torch.device) -> Inputs:
 
 
 def count(inputs: Inputs) -> int:
-    """Number of examples."""
+    """Number of examples; what :func:`cut` leaves whole is one."""
     if isinstance(inputs, Tensor):
         return len(inputs)
-    values = cast(
-        Iterable[Any],
-        cast(Mapping[str, Any], inputs).values() if isinstance(inputs, Mapping) else inputs,
-    )
-    for value in values:
+    if isinstance(inputs, Mapping):
+        inputs = tuple(cast(Mapping[str, Any], inputs).values())
+    if type(inputs) not in (tuple, list):
+        return 1
+    for value in inputs:
         return count(value)
     raise ValueError("the inputs hold no tensor to count examples of.")
 
@@ -109,12 +112,13 @@ def num_data_of(loader: object) -> int:
     known = cast("DataLoader[Any]", loader)
     if isinstance(known.dataset, IterableDataset) or not isinstance(known.dataset, Sized):
         raise ValueError(f"the loader's dataset has no length. {remedy}")
-    sampler: object = known.sampler
+    if known.batch_size is None and known.batch_sampler is None:
+        raise ValueError(f"with batch_size=None the dataset's items are whole batches. {remedy}")
+    # A batch sampler of the user's own replaces the default one and may leave examples out.
+    sampler: object = known.sampler if known.batch_size is not None else known.batch_sampler
     if isinstance(sampler, SubsetRandomSampler):
         return len(sampler)
-    whole = (SequentialSampler, RandomSampler, DistributedSampler)
-    # A batch sampler of the user's own replaces the default one and may leave examples out.
-    if not isinstance(sampler, whole) or known.batch_size is None:
+    if not isinstance(sampler, SequentialSampler | RandomSampler | DistributedSampler):
         raise ValueError(
             f"the loader's {type(sampler).__name__} may not visit every example. {remedy}"
         )

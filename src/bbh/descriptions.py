@@ -1,7 +1,7 @@
 """Value objects as JSON and back, by a fixed list of names: reading never executes code."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any, cast
 
@@ -71,20 +71,25 @@ def encode(value: Any) -> Any:
 
 
 def decode(encoded: Any) -> Any:
-    """The value that :func:`encode` described, or a :class:`Custom` in its place.
+    """The value that :func:`encode` described.
+
+    A :class:`Custom` takes its place if it, or any part of it, is of the user's own class.
 
     Raises:
         ValueError: A name or field that this version does not know.
     """
     if isinstance(encoded, list):
-        return [decode(one) for one in cast(list[Any], encoded)]
+        parts = [decode(one) for one in cast(list[Any], encoded)]
+        return _custom_among(parts) or parts
     if not isinstance(encoded, dict):
         return encoded
     known = cast(dict[str, Any], encoded)
     if "tuple" in known:
-        return tuple(decode(one) for one in known["tuple"])
+        parts = decode(known["tuple"])
+        return parts if isinstance(parts, Custom) else tuple(parts)
     if "mapping" in known:
-        return {name: decode(one) for name, one in known["mapping"].items()}
+        items = {name: decode(one) for name, one in known["mapping"].items()}
+        return _custom_among(items.values()) or items
     if "enum" in known and known["enum"] in _ENUMS:
         return _ENUMS[known["enum"]](known["value"])
     if "custom" in known:
@@ -93,7 +98,13 @@ def decode(encoded: Any) -> Any:
     if cls is None:
         raise ValueError(f"unknown kind of object: {sorted(known.items())[:3]}")
     arguments = {name: decode(one) for name, one in known.items() if name != "type"}
+    if custom := _custom_among(arguments.values()):
+        return custom
     try:
         return cls(**arguments)
     except TypeError as error:
         raise ValueError(f"{cls.__name__} does not take these fields: {error}") from error
+
+
+def _custom_among(values: Iterable[Any]) -> Custom | None:
+    return next((value for value in values if isinstance(value, Custom)), None)

@@ -30,7 +30,8 @@ import torch
 from torch import nn
 
 from bbh.divergences import ClosedForm, Divergence, NearestNeighbour, NearestNeighbourEntropy
-from bbh.generators import Generator, Sliced
+from bbh.generators import Generator
+from bbh.generators import default as default_generator
 from bbh.likelihoods import Likelihood, P
 from bbh.noise import GaussianNoise
 from bbh.params import Params, Selection, select_bayesian, trainable_parameters
@@ -116,15 +117,13 @@ def deep_ensemble(
     make = make_network or (lambda: _fresh_copy(network))
     networks = [network, *(make() for _ in range(num_members - 1))]
     buffers: Params = {}
-    points = rest
-    parts: list[WeightDistribution] = []
+    own, points = [*values], rest
     if bayesian is None:
         buffers = _stack([dict(member.named_buffers()) for member in networks])
-        if rest:
-            parts.append(Particles(_stack([_pick(m, rest) for m in networks]), penalised=False))
-        points = {}
-    members = Particles(_stack([_pick(member, values) for member in networks]), buffers)
-    weights = _with_points(Product([members, *parts]) if parts else members, points)
+        # In one distribution with the kernels, so that a draw is a whole member.
+        own, points = [*values, *rest], {}
+    members = _stack([_pick(member, own) for member in networks])
+    weights = _with_points(Particles(members, buffers, penalised=values), points)
     recipe = Recipe(
         "deep_ensemble",
         {
@@ -251,7 +250,7 @@ def mc_dropout(
                 "there is no matrix or convolution among the Bayesian parameters to mask. Select "
                 "one with bayesian=, or put nn.Dropout layers into the network."
             )
-        weights = DropoutMasks(values, axes, rate)
+        weights = DropoutMasks(values, axes, rate, _groups(network, axes))
     recipe = Recipe(
         "mc_dropout",
         {"bayesian": None if bayesian is None else list(values), "rate": None if own else rate},
@@ -299,6 +298,9 @@ def multiplicative_normalizing_flows(
     """
     _check_scale(initial_scale)
     _check_scale(max_scale, "max_scale")
+    if initial_scale >= max_scale:
+        # At the limit the clamp passes no gradient: the scales could never move.
+        raise ValueError(f"initial_scale={initial_scale} must lie below max_scale={max_scale}.")
     values, rest = _split(network, bayesian)
     weights = MultiplicativeFlow(values, initial_scale, max_scale, flow, num_flows, sampling)
     recipe = Recipe(
@@ -342,9 +344,9 @@ def bayes_by_hypernet(
         network: See the module's list of common arguments.
         likelihood: Likewise.
         prior: Likewise; :class:`~bbh.priors.Sampled` ones too.
-        generator: :class:`~bbh.generators.Sliced` (the default: it stays small for any network),
-            :class:`~bbh.generators.LayerWise` (the paper's best) or
-            :class:`~bbh.generators.Single`.
+        generator: :class:`~bbh.generators.LayerWise`, :class:`~bbh.generators.Sliced` or
+            :class:`~bbh.generators.Single`; None takes a narrow layer-wise one, or for networks
+            where that would be too large a sliced one, see :func:`bbh.generators.default`.
         noise: Dimension, and whether tensors share it; one dimension per tensor by default.
         divergence: Estimator of the KL; None takes nearest-neighbour entropy with the exact prior
             term, which does not share the bias of the paper's estimator, or the paper's where the
@@ -354,13 +356,13 @@ def bayes_by_hypernet(
         forward: Likewise.
         execution: Likewise.
     """
-    generator = generator or Sliced()
     noise = noise or GaussianNoise()
     divergence = divergence or (
         NearestNeighbourEntropy() if prior.has_density else NearestNeighbour()
     )
     divergence.check(prior, has_marginals=False)  # before anything large is built
     values, rest = _split(network, bayesian)
+    generator = generator or default_generator({name: v.shape for name, v in values.items()})
     weights = Implicit(generator.build(values, noise), noise, divergence, num_samples)
     recipe = Recipe(
         "bayes_by_hypernet",
@@ -397,7 +399,7 @@ def _split(network: nn.Module, bayesian: Selection) -> tuple[Params, Params]:
 def _with_points(weights: WeightDistribution, rest: Params) -> WeightDistribution:
     if not rest:
         return weights
-    return Product([weights, Particles(_stack([rest]), penalised=False)])
+    return Product([weights, Particles(_stack([rest]), penalised=())])
 
 
 def _stack(settings: Iterable[Params]) -> Params:
@@ -426,7 +428,9 @@ def _fresh_copy(network: nn.Module) -> nn.Module:
         reset = getattr(module, "reset_parameters", None) or getattr(
             module, "_reset_parameters", None
         )
-        if callable(reset) and (own or not list(module.children())):
+        # A frozen layer keeps its weights, so it keeps its batch-norm statistics too.
+        frozen = not own and any(True for _ in module.parameters(recurse=False))
+        if callable(reset) and not frozen and (own or not list(module.children())):
             reset()
         elif own:
             kept += [f"{name}.{leaf}".lstrip(".") for leaf in own]
@@ -449,6 +453,12 @@ def _input_axes(network: nn.Module, values: Params) -> dict[str, int]:
         if value.dim() >= 2 and not isinstance(owner, nn.Embedding | nn.EmbeddingBag):
             axes[name] = 0 if isinstance(owner, transposed) else 1
     return axes
+
+
+def _groups(network: nn.Module, names: Iterable[str]) -> dict[str, int]:
+    owners = {name: network.get_submodule(name.rpartition(".")[0]) for name in names}
+    convolution = nn.modules.conv._ConvNd  # pyright: ignore[reportPrivateUsage]
+    return {name: m.groups for name, m in owners.items() if isinstance(m, convolution)}
 
 
 def _check_scale(value: float, name: str = "initial_scale") -> None:

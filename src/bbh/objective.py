@@ -79,6 +79,11 @@ def negative_log_likelihood(posterior: Posterior[Any], batch: Batch, samples: Pa
 def _mean_nll(posterior: Posterior[Any], batch: Batch, samples: Params) -> Tensor:
     log_prob = posterior.likelihood.log_prob(posterior(batch.inputs, samples), batch.targets)
     if batch.weights is not None:
+        if batch.weights.shape != log_prob.shape[1:]:
+            raise ValueError(
+                f"example weights have shape {tuple(batch.weights.shape)}; one per example is "
+                f"needed: {tuple(log_prob.shape[1:])}."
+            )
         # Divided by the number of examples, not by the sum of weights: weight 2 counts twice.
         log_prob = log_prob * batch.weights.to(log_prob.dtype)
     return -log_prob.mean()

@@ -42,7 +42,10 @@ def flatten(samples: Params, shapes: Shapes) -> Float[Tensor, "S D"]:
     >>> flatten({"b": torch.ones(4, 2), "w": torch.zeros(4, 3, 1)}, {"w": torch.Size([3, 1])}).shape
     torch.Size([4, 3])
     """
-    return torch.cat([samples[name].flatten(1) for name in shapes], dim=1)
+    # Not flatten(1): stacked scalars [S] have no second axis.
+    return torch.cat(
+        [samples[name].reshape(-1, math.prod(shape)) for name, shape in shapes.items()], dim=1
+    )
 
 
 def unflatten(matrix: Float[Tensor, "S D"], shapes: Shapes) -> Params:
@@ -154,7 +157,7 @@ class TensorTable(nn.Module):
 
     def __init__(self, tensors: Mapping[str, Tensor], *, trainable: bool):
         super().__init__()
-        self.names = tuple(tensors)
+        self._names = tuple(tensors)
         for name, value in tensors.items():
             key = name.replace(".", "/")
             if trainable:
@@ -164,4 +167,4 @@ class TensorTable(nn.Module):
 
     def forward(self) -> Params:
         """The tensors under their own names."""
-        return {name: getattr(self, name.replace(".", "/")) for name in self.names}
+        return {name: getattr(self, name.replace(".", "/")) for name in self._names}

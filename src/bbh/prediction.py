@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 
 from bbh.batches import Inputs, as_batch, count, cut, inputs_of, move
 from bbh.likelihoods import P, Sums
@@ -42,14 +43,15 @@ def predict(
         samples: Draws to use instead of fresh ones, from ``posterior.sample`` or
             :func:`~bbh.refresh_batch_norm`.
         batch_size: Examples per call; None takes what the memory limit allows, at most 1000.
-        memory_limit: Bytes that draws, activations and kept outputs may take beyond the model.
+        memory_limit: Bytes that draws, activations and kept outputs may take beyond the model and
+            the result. One draw and one example are the least that can be at work.
         keep_draws: Keep the probabilities of every single draw (regression always does).
     """
-    if isinstance(inputs, Tensor | Mapping) or type(inputs) is tuple:
+    if isinstance(inputs, Tensor | Mapping | PackedSequence) or type(inputs) is tuple:
         home, pieces = _device_of(inputs), iter([cast(Inputs, inputs)])
     else:
         home = torch.device("cpu")
-        pieces = (inputs_of(batch) for batch in cast(Iterable[Any], inputs))
+        pieces = _inputs_of_all(cast(Iterable[Any], inputs))
     limits = _Limits(batch_size, memory_limit)
     return _predict(posterior, pieces, num_samples, samples, limits, keep_draws, home)
 
@@ -79,6 +81,13 @@ def evaluate(
     home = torch.device("cpu")
     predictive = _predict(posterior, pieces(), num_samples, samples, limits, False, home)
     return posterior.likelihood.metrics(predictive, torch.cat(targets))
+
+
+def _inputs_of_all(loader: Iterable[Any]) -> Iterator[Inputs]:
+    # A function, not an expression: that would start the loader, and its random numbers, before
+    # the weights are drawn, so that a tensor and a loader of it saw different draws.
+    for batch in loader:
+        yield inputs_of(batch)
 
 
 class _Limits:
@@ -120,6 +129,8 @@ def _predict(
         draws = _Draws(posterior, num_samples, samples, limits.draws)
         per_example = None
         for piece in pieces:
+            if not count(piece):
+                continue
             if per_example is None:
                 per_example = _bytes_per_example(posterior, piece, draws)
             examples = max(1, min(limits.batch_size, limits.work // per_example))
@@ -157,6 +168,8 @@ class _Draws:
             self.total = len(next(iter(samples.values())))
             self._kept = [samples]
             return
+        if num_samples < 1:
+            raise ValueError(f"num_samples={num_samples}: draw at least one.")
         distinct = posterior.weights.num_distinct
         self.total = num_samples if distinct is None else min(num_samples, distinct)
         if distinct is not None:
@@ -195,7 +208,7 @@ def _bytes_per_example(posterior: Posterior[Any], piece: Inputs, draws: _Draws) 
     """Peak memory of one example through one draw; all of it counted as the example's."""
     one = move(cut(piece, 0, 1), posterior.device)
     draw = draws.first()
-    return max(1, peak_bytes(lambda: posterior(one, draw)))
+    return max(1, peak_bytes(lambda: posterior.likelihood.sums(posterior(one, draw))))
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch import distributions as td
 
-from bbh.params import Params, Shapes
+from bbh.params import Params, Shapes, flatten
 
 
 class NoDensityError(TypeError):
@@ -36,8 +36,8 @@ class Prior(ABC):
 
     def log_density(self, samples: Params, shapes: Shapes) -> Float[Tensor, " S"]:
         """log p(w) of each weight sample, summed over all weights, in nats."""
-        parts = [self.log_prob(name, samples[name]).flatten(1).sum(1) for name in shapes]
-        return torch.stack(parts).sum(0)
+        parts = {name: self.log_prob(name, samples[name]) for name in shapes}
+        return flatten(parts, shapes).sum(1)
 
     def check(self, shapes: Shapes) -> None:
         """Raises if this prior does not fit the tensors it is meant for."""

@@ -103,9 +103,16 @@ def load(
         raise StorageError(f"{path} was saved for another network: {shown}.")
     if description["custom_forward"] and forward is None:
         raise StorageError(f"{path} was made with a forward= adapter: pass it to load as well.")
-    arguments = {name: decode(one) for name, one in description["arguments"].items()}
-    arguments |= {name: decode(description[name]) for name in ("prior", "likelihood")}
-    arguments |= custom
+    encoded = description["arguments"] | {
+        name: description[name] for name in ("prior", "likelihood")
+    }
+    try:
+        arguments = {name: decode(one) for name, one in encoded.items()} | custom
+    except ValueError as error:
+        raise StorageError(
+            f"{path} was written by bbh {description['versions']['bbh']}, and bbh {__version__} "
+            f"does not understand it: {error}"
+        ) from error
     for name, value in arguments.items():
         if isinstance(value, Custom):
             raise StorageError(

@@ -2,7 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sized
+from collections.abc import Callable, Generator, Iterable, Sized
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.utils.data import DataLoader
 
 from bbh import checkpoints
-from bbh.batches import as_batch, move, num_data_of
+from bbh.batches import Batch, Inputs, as_batch, move, num_data_of
 from bbh.history import EpochRecord, History
 from bbh.objective import Constant, FreeEnergy, Schedule, free_energy
 from bbh.posterior import Posterior
@@ -25,6 +26,7 @@ from bbh.progress import Display, make_display
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
 MakeScheduler = Callable[[Optimizer], LRScheduler]
+Complete = Callable[[Inputs], Batch]
 
 
 class DivergedError(FloatingPointError):
@@ -142,7 +144,8 @@ def fit(
     else:
         loop.pretrain()
     steps_per_epoch = len(train_loader) if isinstance(train_loader, Sized) else None
-    with make_display(progress and fabric.is_global_zero, epochs, steps_per_epoch, log_dir) as show:
+    visible, log_dir = (progress, log_dir) if fabric.is_global_zero else (False, None)
+    with make_display(visible, epochs, steps_per_epoch, log_dir) as show:
         while len(loop.records) < epochs and not loop.out_of_patience(patience):
             started = time.perf_counter()
             means = loop.epoch(train_loader, steps_per_epoch, show)
@@ -166,8 +169,11 @@ class _Objective(nn.Module):
         super().__init__()
         self.posterior = posterior
 
-    def forward(self, batch: Any, num_samples: int | None, **settings: Any) -> Any:
-        if batch is not None:
+    def forward(
+        self, inputs: Inputs, complete: Complete | None, num_samples: int | None, **settings: Any
+    ) -> Any:
+        if complete is not None:
+            batch = complete(inputs)
             return free_energy(self.posterior, batch, num_samples=num_samples, **settings)
         # Helper networks alone: no gradient is wanted for the weights they look at.
         weights = self.posterior.weights
@@ -191,6 +197,8 @@ class _Loop:
     gradient_clip: float | None
 
     def __post_init__(self):
+        if self.schedule_each_step and isinstance(self.scheduler, ReduceLROnPlateau):
+            raise ValueError("ReduceLROnPlateau judges epochs: leave out schedule_each_step.")
         self.records: list[EpochRecord] = []
         self.step = 0
         self.best_epoch: int | None = None
@@ -214,7 +222,8 @@ class _Loop:
             done = self.step - start
             # Without a length the schedule moves once per epoch.
             beta = self.beta(number + (done / steps_per_epoch if steps_per_epoch else 0.0))
-            energy, norm = self._train_step(batch, beta)
+            with self._statistics_kept():
+                energy, norm = self._train_step(batch, beta)
             terms = torch.stack([*(term.detach() for term in energy), norm]).double()
             sums = terms if sums is None else sums + terms
             show.step(number, done, energy)
@@ -271,6 +280,8 @@ class _Loop:
             "posterior": self.posterior.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "scheduler": self.scheduler.state_dict() if self.scheduler else None,
+            "kinds": self._kinds(),
+            "precision": self.fabric.strategy.precision.state_dict(),
             "step": self.step,
             "records": [asdict(record) for record in self.records],
             "best_epoch": self.best_epoch,
@@ -281,10 +292,13 @@ class _Loop:
     def restore(self, state: dict[str, Any], generators: list[torch.Generator], path: Path) -> None:
         """Continues where :meth:`state` was taken."""
         try:
+            if state["kinds"] != self._kinds():
+                raise ValueError(f"it was written with {state['kinds']}, not {self._kinds()}.")
             self.posterior.load_state_dict(state["posterior"])
             self.optimizer.load_state_dict(state["optimizer"])
             if self.scheduler is not None:
                 self.scheduler.load_state_dict(state["scheduler"])
+            self.fabric.strategy.precision.load_state_dict(state["precision"])
             checkpoints.restore_random_state(state["random"], generators)
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
             raise checkpoints.CheckpointError(
@@ -295,10 +309,29 @@ class _Loop:
         self.best_epoch = state["best_epoch"]
         self.best_state = state["best_state"]
 
+    @contextmanager
+    def _statistics_kept(self) -> Generator[None]:
+        """Undoes a failed step's mark on the network's buffers: batch norm writes as it reads."""
+        own = {name for name, _ in self.posterior.network.named_buffers()}
+        # Not all buffers: frozen parameters are among them, large and never written to.
+        saved = [
+            (value, value.clone())
+            for name, value in self.posterior.named_buffers()
+            if name.rpartition(".")[2].replace("/", ".") in own
+        ]
+        try:
+            yield
+        except DivergedError:
+            for value, before in saved:
+                value.copy_(before)
+            raise
+
     def _train_step(self, batch: Any, beta: float) -> tuple[FreeEnergy, Tensor]:
         self._auxiliary_steps(self.posterior.weights.auxiliary_steps)
         batch = move(as_batch(batch), self.fabric.device)
-        energy: FreeEnergy = self.objective(batch, beta=beta, **self.settings)
+        # Mixed precision rounds every tensor it is given: targets and weights go in unseen.
+        complete = partial(Batch, targets=batch.targets, weights=batch.weights)
+        energy: FreeEnergy = self.objective(batch.inputs, complete, beta=beta, **self.settings)
         for term in ("nll", "complexity", "auxiliary"):
             self._check_finite(term, getattr(energy, term))
         norm = self._update(energy.total)
@@ -309,7 +342,7 @@ class _Loop:
 
     def _auxiliary_steps(self, number: int) -> None:
         for _ in range(number):
-            auxiliary = self.objective(None, self.settings["num_samples"])
+            auxiliary = self.objective(None, None, self.settings["num_samples"])
             self._check_finite("auxiliary", auxiliary)
             self._update(auxiliary)
 
@@ -317,18 +350,27 @@ class _Loop:
         """One optimizer step, unless the gradient is not finite."""
         self.optimizer.zero_grad(set_to_none=True)
         self.fabric.backward(loss)
+        precision = self.fabric.strategy.precision
+        precision.unscale_gradients(self.optimizer.optimizer)
         gradients = [p.grad for p in self.posterior.parameters() if p.grad is not None]
         norm = nn.utils.get_total_norm(gradients)
-        self._check_finite("gradient", norm)
+        # Half precision finds its loss scale by overflowing; the scaler skips such a step itself.
+        if getattr(precision, "scaler", None) is None:
+            self._check_finite("gradient", norm)
         if self.gradient_clip is not None:
             trained = self.posterior.parameters()
             nn.utils.clip_grads_with_norm_(trained, self.gradient_clip, norm)
         self.optimizer.step()
-        return norm.detach()
+        return norm.detach().nan_to_num(posinf=0.0)  # a skipped step moved by nothing
 
     def _check_finite(self, term: str, value: Tensor) -> None:
         if not torch.isfinite(value):
-            raise DivergedError(term, self.step + 1, float(value), History(self.records))
+            raise DivergedError(term, self.step + 1, float(value.detach()), History(self.records))
+
+    def _kinds(self) -> list[str]:
+        """Whose state is whose: one optimizer would take another's without a word."""
+        parts = (self.optimizer.optimizer, self.scheduler)
+        return ["nothing" if part is None else type(part).__name__ for part in parts]
 
     def _validation_nll(self, epoch: int) -> float:
         return self.records[epoch - 1].validation["nll"]

@@ -24,7 +24,6 @@ class Divergence(ABC):
     that uses it owns the helper, so that it trains, moves and is saved with everything else.
     """
 
-    min_samples: ClassVar[int] = 1
     needs_prior_density: ClassVar[bool] = False
     needs_marginals: ClassVar[bool] = False
 
@@ -47,6 +46,10 @@ class Divergence(ABC):
             marginals: q's means and scales, if it is a factorised Gaussian.
             helper: What :meth:`helper` built.
         """
+
+    def min_samples(self) -> int:
+        """How many weight samples an estimate takes at least."""
+        return 1
 
     def helper(self, shapes: Shapes) -> nn.Module | None:
         """A network to be trained on the cost's ``auxiliary`` term, or None."""
@@ -78,8 +81,8 @@ class Divergence(ABC):
 
 def check_num_samples(divergence: Divergence, num_samples: int) -> None:
     """Raises if there are too few weight samples to estimate from."""
-    if num_samples < divergence.min_samples:
+    if num_samples < divergence.min_samples():
         raise ValueError(
-            f"{type(divergence).__name__} needs at least {divergence.min_samples} weight samples "
-            f"per step, got {num_samples}: raise num_samples."
+            f"{type(divergence).__name__} needs at least {divergence.min_samples()} weight "
+            f"samples per step, got {num_samples}: raise num_samples."
         )

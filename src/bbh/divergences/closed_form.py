@@ -44,7 +44,7 @@ class ClosedForm(Divergence):
                 terms.append(normal_kl(loc, scale, normal).sum())
             else:
                 entropy = (scale.log() + 0.5 * math.log(2 * math.pi * math.e)).sum()
-                prior_term = -prior.log_prob(name, samples[name]).flatten(1).sum(1).mean()
+                prior_term = -prior.log_prob(name, samples[name]).sum() / len(samples[name])
                 terms.append(prior_term - entropy)
         return Cost(torch.stack(terms).sum())
 

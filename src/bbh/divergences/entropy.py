@@ -7,7 +7,7 @@ from torch import nn
 
 from bbh.cost import Cost
 from bbh.divergences.base import Divergence, Marginals, check_num_samples
-from bbh.divergences.nearest_neighbour import floored, neighbour_distance
+from bbh.divergences.nearest_neighbour import check_floor, floored, neighbour_distance
 from bbh.params import Params, Shapes, flatten
 from bbh.priors import Prior
 
@@ -31,12 +31,16 @@ class NearestNeighbourEntropy(Divergence):
 
     neighbours: int = 1
     floor: float = 1e-4
-    min_samples = 2
     needs_prior_density = True
 
     def __post_init__(self):
         if self.neighbours < 1:
             raise ValueError(f"neighbours must be at least 1, got {self.neighbours}.")
+        check_floor(self.floor)
+
+    def min_samples(self) -> int:
+        """A sample and its k neighbours."""
+        return self.neighbours + 1
 
     def __call__(
         self,
@@ -51,11 +55,6 @@ class NearestNeighbourEntropy(Divergence):
         generated = flatten(samples, shapes)
         num_samples, num_weights = generated.shape
         check_num_samples(self, num_samples)
-        if num_samples <= self.neighbours:
-            raise ValueError(
-                f"the {self.neighbours}-th neighbour needs at least {self.neighbours + 1} weight "
-                f"samples per step, got {num_samples}: raise num_samples or lower neighbours."
-            )
         ordered = generated.sort(dim=0).values
         distance = floored(neighbour_distance(ordered, self.neighbours), self.floor)
         constant = _digamma(num_samples) - _digamma(self.neighbours) + math.log(2)

@@ -41,7 +41,14 @@ class NearestNeighbour(Divergence):
 
     prior_samples: int | None = None
     floor: float = 1e-4
-    min_samples = 2
+
+    def __post_init__(self):
+        _check_prior_samples(self.prior_samples)
+        check_floor(self.floor)
+
+    def min_samples(self) -> int:
+        """A sample and its neighbour."""
+        return 2
 
     def __call__(
         self,
@@ -81,7 +88,14 @@ class JointNearestNeighbour(Divergence):
 
     prior_samples: int | None = None
     floor: float = 1e-4
-    min_samples = 2
+
+    def __post_init__(self):
+        _check_prior_samples(self.prior_samples)
+        check_floor(self.floor)
+
+    def min_samples(self) -> int:
+        """A sample and its neighbour."""
+        return 2
 
     def __call__(
         self,
@@ -107,6 +121,12 @@ class JointNearestNeighbour(Divergence):
         # The authors' code multiplies the constant by D as well; the formula does not.
         constant = math.log(num_prior / (num_samples - 1))
         return Cost(size(shapes) * log_ratio.mean() + constant)
+
+
+def check_floor(floor: float) -> None:
+    """Raises unless equal samples keep a distance whose logarithm is finite."""
+    if not floor > 0:
+        raise ValueError(f"floor={floor}: the smallest distance must be positive.")
 
 
 def floored(distance: Tensor, floor: float) -> Tensor:
@@ -156,6 +176,11 @@ def nearest_of(
     upper = ordered.gather(1, above)
     lower = ordered.gather(1, (above - 1).clamp(min=0))
     return torch.where((queries - lower).abs() < (upper - queries).abs(), lower, upper).T
+
+
+def _check_prior_samples(prior_samples: int | None) -> None:
+    if prior_samples is not None and prior_samples < 1:
+        raise ValueError(f"prior_samples={prior_samples}: at least one is needed.")
 
 
 def _squared_distances(

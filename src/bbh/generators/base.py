@@ -108,7 +108,8 @@ class Generator(ABC):
             )
             self.initialization.apply(one, current, torch.cat([scales[n] for n in head.names]))
             hypernetworks.append(one)
-        return Hypernetworks(shapes, hypernetworks)
+        # Drawn on the CPU in single precision wherever it will live, so a seed means the same.
+        return Hypernetworks(shapes, hypernetworks).to(next(iter(values.values())))
 
     def _refuse_if_too_large(self, parameters: int, summary: str) -> None:
         if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:

@@ -58,17 +58,21 @@ class Hypernetwork(nn.Module):
         self.layers = nn.ModuleList(
             nn.Linear(inputs, outputs) for inputs, outputs in zip(widths, hidden, strict=False)
         )
+        # Multiplies the last hidden layer; see the initialisations.
+        self.register_buffer("gain", torch.ones(()))
         # Left unset: an initialisation fills them, and drawing 200 million numbers twice is slow.
         self.output_weight = nn.Parameter(torch.empty(head.outputs, hidden[-1]))
         self.output_bias = nn.Parameter(
             torch.zeros(head.num_weights if bias_per_weight else head.outputs)
         )
 
+    gain: Tensor
+
     def forward(self, noise: Float[Tensor, "S Z"]) -> Float[Tensor, "S weights"]:
         """All weights of the head, slice after slice; every output is used exactly once."""
         bias = None if self.bias_per_weight else self.output_bias
         whole, rest = divmod(self.head.num_weights, self.head.outputs)
-        features = self.features(noise)
+        features = self.gain * self.features(noise)
         weights = F.linear(features[:, :whole], self.output_weight, bias).flatten(1)
         if rest:
             short_bias = None if bias is None else bias[:rest]

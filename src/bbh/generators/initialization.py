@@ -63,8 +63,10 @@ class FromNetwork(Initialization):
     """Weights start at the network's own values, spread over z relative to fan-in scale.
 
     A trained network starts where it is, a fresh one at its own initialisation. Each weight has
-    an output bias of its own, set so that its mean over z is the network's weight; the output
-    layer is scaled so that its standard deviation over z is ``spread`` / √fan_in on average.
+    an output bias of its own, set so that its mean over z is the network's weight; its standard
+    deviation over z is ``spread`` / √fan_in on average. That size is in a fixed factor and the
+    output layer itself is of order one, so that an optimiser's step changes the weights by a small
+    part of their spread, however many hidden units push them together.
 
     Args:
         spread: Initial standard deviation in units of 1/√fan_in.
@@ -94,14 +96,12 @@ class FromNetwork(Initialization):
             features = hypernetwork.features(noise, first, first + _SLICES)
             means.append(features.mean(0))
             variances.append(features.var(0).sum(1))
-        # Var_z[a·h] = aᵀ Cov(h) a, whose mean over a ~ N(0, s² I) is s² · tr Cov(h).
+        # Var_z[a·h] = aᵀ Cov(h) a, whose mean over a ~ N(0, I) is tr Cov(h).
         feature_scale = torch.cat(variances).mean().sqrt()
-        mean_features = torch.cat(means)
-        # A slice shared by tensors of several fan-ins takes their root mean square.
-        row_scale = _fold(scales, head.outputs).square().mean(0).sqrt()
-        weight = hypernetwork.output_weight
-        weight.normal_().mul_((self.spread / feature_scale * row_scale).unsqueeze(1))
-        offset = (mean_features @ weight.T).flatten()[: head.num_weights]
+        hypernetwork.gain.copy_(self.spread * scales.square().mean().sqrt() / feature_scale)
+        hypernetwork.output_weight.normal_()
+        offset = hypernetwork.gain * torch.cat(means) @ hypernetwork.output_weight.T
+        offset = offset.flatten()[: head.num_weights]
         hypernetwork.output_bias.copy_(values - offset)
 
 
@@ -110,9 +110,3 @@ def _glorot_trunk(hypernetwork: Hypernetwork) -> None:
         assert isinstance(layer, nn.Linear)
         nn.init.xavier_uniform_(layer.weight)
         nn.init.zeros_(layer.bias)
-
-
-def _fold(values: Float[Tensor, " weights"], outputs: int) -> Float[Tensor, "slices outputs"]:
-    """Weights as rows of one slice each; a short last row repeats the first entries."""
-    missing = -len(values) % outputs
-    return torch.cat([values, values[:missing]]).view(-1, outputs)

@@ -21,6 +21,11 @@ class Single(Generator):
 
     chunk: int | None = None
 
+    def __post_init__(self):
+        super().__post_init__()
+        if self.chunk is not None and self.chunk < 1:
+            raise ValueError(f"chunk={self.chunk}: a call makes at least one weight.")
+
     def heads(self, shapes: Shapes) -> list[Head]:
         """One head."""
         total = size(shapes)

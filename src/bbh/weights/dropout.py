@@ -1,6 +1,7 @@
 """MC dropout as a distribution over weights: kernels with random input units switched off."""
 
 import torch
+from torch import Tensor
 
 from bbh.cost import Cost
 from bbh.params import Params, TensorTable
@@ -19,14 +20,22 @@ class DropoutMasks(WeightDistribution):
         kernels: Initial values of all covered parameters.
         input_axes: For each masked tensor, the axis of its input units.
         rate: Probability of switching a unit off.
+        groups: Of grouped convolutions, whose output filters see one group of units each.
     """
 
-    def __init__(self, kernels: Params, input_axes: dict[str, int], rate: float = 0.5):
+    def __init__(
+        self,
+        kernels: Params,
+        input_axes: dict[str, int],
+        rate: float = 0.5,
+        groups: dict[str, int] | None = None,
+    ):
         super().__init__()
         self.shapes = {name: value.shape for name, value in kernels.items()}
         self.kernels = TensorTable(kernels, trainable=True)
         self.input_axes = input_axes
         self.rate = rate
+        self.groups = groups or {}
 
     def sample(self, num_samples: int) -> Params:
         """One mask per draw; in training one per example."""
@@ -35,10 +44,7 @@ class DropoutMasks(WeightDistribution):
             stacked = kernel.expand(num_samples, *kernel.shape)
             axis = self.input_axes.get(name)
             if axis is not None:
-                shape = [1] * stacked.dim()
-                shape[0], shape[axis + 1] = num_samples, kernel.shape[axis]
-                mask = (torch.rand(shape, device=kernel.device) >= self.rate).to(kernel.dtype)
-                stacked = stacked * mask / (1 - self.rate)
+                stacked = stacked * self._mask(name, kernel, axis, num_samples) / (1 - self.rate)
                 # Transposed convolutions have their inputs first, and no per-example recipe.
                 if self.training and axis == 1:
                     stacked = PerExampleWeight.wrap(stacked, InputDropout(kernel, self.rate))
@@ -60,3 +66,14 @@ class DropoutMasks(WeightDistribution):
             else:
                 total = total - prior.log_prob(name, kernel).sum()
         return Cost(total)
+
+    def _mask(self, name: str, kernel: Tensor, axis: int, num_samples: int) -> Tensor:
+        """Ones for units that stay, in a shape that broadcasts over the stacked kernels."""
+        groups = self.groups.get(name, 1) if axis == 1 else 1
+        kept = torch.rand(num_samples, groups, kernel.shape[axis], device=kernel.device)
+        if groups > 1:
+            # A filter of a grouped convolution sees the units of its own group only.
+            kept = kept.repeat_interleave(kernel.shape[0] // groups, dim=1)
+        kept = kept if axis == 1 else kept.transpose(1, 2)
+        mask = (kept >= self.rate).to(kernel.dtype)
+        return mask.reshape(*mask.shape, *[1] * (kernel.dim() - 2))

@@ -105,7 +105,9 @@ class MultiplicativeFlow(WeightDistribution):
         }
         self.multipliers = nn.ModuleDict(
             {
-                name.replace(".", "/"): MultiplierFlow(self.shapes[name][axis], kind, steps)
+                name.replace(".", "/"): MultiplierFlow(loc[name].shape[axis], kind, steps).to(
+                    loc[name]
+                )
                 for name, axis in self.axes.items()
             }
         )

@@ -1,5 +1,6 @@
 """Small normalising flows over the multiplicative noise of MNF."""
 
+import math
 from abc import ABC, abstractmethod
 from enum import StrEnum
 
@@ -7,6 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+# Where softplus is one.
+_SOFTPLUS_ONE = math.log(math.e - 1)
 
 
 class FlowKind(StrEnum):
@@ -55,7 +59,7 @@ class MaskedRealNVP(Flow):
 
 
 class Planar(Flow):
-    """z ← z + û tanh(wᵀz + b), Rezende & Mohamed (2015), kept invertible by their û."""
+    """z ← z + û tanh(wᵀz + b), Rezende & Mohamed (2015), kept invertible by wᵀû > −1."""
 
     def __init__(self, dim: int):
         super().__init__()
@@ -66,8 +70,11 @@ class Planar(Flow):
     def forward(self, z: Float[Tensor, "S Z"]) -> tuple[Tensor, Tensor]:
         """One step."""
         inner = self.normal @ self.direction
-        correction = (F.softplus(inner) - 1 - inner) / self.normal.square().sum().clamp(min=1e-12)
-        direction = self.direction + correction * self.normal
+        # Their wᵀû = softplus(wᵀu) − 1, moved so that u = 0 is the identity: without the shift a
+        # fresh step in one dimension shrinks z, and so the weights, by a third.
+        allowed = F.softplus(inner + _SOFTPLUS_ONE) - 1
+        norm = self.normal.square().sum().clamp(min=1e-12)
+        direction = self.direction + (allowed - inner) / norm * self.normal
         activation = torch.tanh(z @ self.normal + self.offset)
         slope = (1 - activation.square()) * (self.normal @ direction)
         return z + activation.unsqueeze(1) * direction, torch.log1p(slope)

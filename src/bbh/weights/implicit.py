@@ -27,9 +27,9 @@ class Implicit(WeightDistribution):
         samples_per_step: int = 5,
     ):
         super().__init__()
-        if samples_per_step < divergence.min_samples:
+        if samples_per_step < divergence.min_samples():
             raise ValueError(
-                f"{type(divergence).__name__} estimates from at least {divergence.min_samples} "
+                f"{type(divergence).__name__} estimates from at least {divergence.min_samples()} "
                 f"weight samples per step, got num_samples={samples_per_step}."
             )
         self.generator = generator
@@ -39,7 +39,8 @@ class Implicit(WeightDistribution):
         self.samples_per_step = samples_per_step
         self.auxiliary_steps = divergence.auxiliary_steps()
         self.pretraining_steps = divergence.pretraining_steps()
-        self.helper = divergence.helper(self.shapes)
+        helper = divergence.helper(self.shapes)
+        self.helper = helper and helper.to(next(generator.parameters()))
 
     def sample(self, num_samples: int) -> Params:
         """generator(noise)."""

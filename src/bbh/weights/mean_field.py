@@ -36,7 +36,7 @@ class MeanFieldNormal(WeightDistribution):
         self.shapes = {name: value.shape for name, value in loc.items()}
         self.divergence = divergence or ClosedForm()
         self.sampling = sampling
-        self.samples_per_step = max(samples_per_step, self.divergence.min_samples)
+        self.samples_per_step = max(samples_per_step, self.divergence.min_samples())
         self.auxiliary_steps = self.divergence.auxiliary_steps()
         self.pretraining_steps = self.divergence.pretraining_steps()
         self.loc = TensorTable(loc, trainable=True)
@@ -45,7 +45,8 @@ class MeanFieldNormal(WeightDistribution):
             {name: torch.full_like(value, log_scale) for name, value in loc.items()},
             trainable=True,
         )
-        self.helper = self.divergence.helper(self.shapes)
+        helper = self.divergence.helper(self.shapes)
+        self.helper = helper and helper.to(next(iter(loc.values())))
 
     def sample(self, num_samples: int) -> Params:
         """loc + scale · ε."""

@@ -1,5 +1,7 @@
 """A few explicit weight settings: one is MAP, several are a deep ensemble."""
 
+from collections.abc import Collection
+
 import torch
 
 from bbh.cost import Cost
@@ -18,15 +20,26 @@ class Particles(WeightDistribution):
         members: ``{name: [K, *shape]}``.
         buffers: The network's buffers for each member, ``{name: [K, *shape]}``: members of an
             ensemble keep batch-norm statistics of their own.
-        penalised: False for plain point estimates, which know no prior.
+        penalised: Names of the tensors that know the prior; None for all. The others are plain
+            point estimates.
     """
 
-    def __init__(self, members: Params, buffers: Params | None = None, *, penalised: bool = True):
+    def __init__(
+        self,
+        members: Params,
+        buffers: Params | None = None,
+        *,
+        penalised: Collection[str] | None = None,
+    ):
         super().__init__()
         self.members = TensorTable(members, trainable=True)
         self.buffers_of_members = TensorTable(buffers or {}, trainable=False)
-        self.penalised = penalised
         self.shapes = {name: value.shape[1:] for name, value in members.items()}
+        self.penalised = {
+            name: shape
+            for name, shape in self.shapes.items()
+            if penalised is None or name in penalised
+        }
         self.num_distinct = self.samples_per_step = len(next(iter(members.values())))
 
     def sample(self, num_samples: int) -> Params:
@@ -51,7 +64,7 @@ class Particles(WeightDistribution):
         """Mean of −log p over the drawn members."""
         if not self.penalised:
             return Cost(next(iter(samples.values())).new_zeros(()))
-        return Cost(-prior.log_density(samples, self.shapes).mean())
+        return Cost(-prior.log_density(samples, self.penalised).mean())
 
     def check_prior(self, prior: Prior) -> None:
         """Point estimates take any prior, since they do not look at it."""

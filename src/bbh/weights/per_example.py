@@ -51,7 +51,12 @@ class Perturbation(ABC):
 
 @dataclass(frozen=True)
 class LocalReparametrisation(Perturbation):
-    """outputs ~ N(layer(x, loc), layer(x², scale²)), Kingma, Salimans & Welling (2015)."""
+    """outputs ~ N(layer(x, loc), layer(x², scale²)), Kingma, Salimans & Welling (2015).
+
+    Exact for one vector per example. Positions of an image or a sequence share their weights, so
+    their outputs are correlated; as is usual, each gets noise of its own here. Flipout keeps the
+    correlation.
+    """
 
     loc: Tensor
     scale: Tensor

@@ -1,0 +1,1 @@
+"""Experiments: clients of the library, imported by nothing but the command line."""
