@@ -4,7 +4,7 @@ BIN := .venv/bin
 # One stamp per content of the dependency files: set-up reruns when they change.
 STAMP := .venv/ready-$(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
 
-.PHONY: demo test test-slow setup lint types docs clean
+.PHONY: demo test test-slow setup lint types docs pictures clean
 
 demo: setup
 	$(BIN)/bbh demo
@@ -34,3 +34,6 @@ docs: setup
 
 clean:
 	rm -rf .venv site dist
+
+pictures: setup
+	$(BIN)/python docs/pictures.py

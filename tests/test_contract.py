@@ -6,6 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+import bbh
+from bbh.batches import cut
+from bbh.generators import Sliced
 from scenarios import (
     BatchNormNet,
     LSTMNet,
@@ -16,12 +22,6 @@ from scenarios import (
     dropout_mlp,
     mlp,
 )
-from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
-
-import bbh
-from bbh.batches import cut
-from bbh.generators import Sliced
 
 NUM_DATA = 12
 

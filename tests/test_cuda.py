@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from scenarios import BatchNormNet, LeNet, LSTMNet, SmallLeNet, TransformerNet, mlp
-from test_contract import METHODS
 from torch.utils.data import DataLoader, TensorDataset
 
 import bbh
+from scenarios import BatchNormNet, LeNet, LSTMNet, SmallLeNet, TransformerNet, mlp
+from test_contract import METHODS
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

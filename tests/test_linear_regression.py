@@ -88,8 +88,9 @@ def test_bayes_by_backprop_finds_the_mean_field_optimum_of_a_correlated_posterio
     )
     train(posterior, design, targets, steps=800, rate=0.05)
     loc, scale = mean_field(posterior)
-    # Correlated directions converge more slowly than orthogonal ones.
-    assert ((loc - mean).abs() < 0.3 * optimum).all()
+    # Over several seeds means were off by at most 0.08 of these scales, and scales by 5 %; the
+    # marginals' own scales are larger by a factor of 1.2 to 2.3.
+    assert ((loc - mean).abs() < 0.25 * optimum).all()
     torch.testing.assert_close(scale, optimum, rtol=0.12, atol=0)
 
 

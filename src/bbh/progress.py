@@ -14,6 +14,7 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column
 
 from bbh.history import EpochRecord
 from bbh.objective import FreeEnergy
@@ -75,9 +76,13 @@ def make_display(
     bar = Progress(
         TextColumn("epoch"),
         MofNCompleteColumn(),
-        BarColumn(bar_width=24),
+        BarColumn(bar_width=12),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[terms]}"),
+        # Takes the room the others leave: in a narrow terminal it is cut, not they.
+        TextColumn(
+            "{task.fields[terms]}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")
+        ),
+        expand=True,
         disable=not visible,
     )
     try:

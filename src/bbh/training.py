@@ -143,7 +143,7 @@ def fit(
         loop.restore(checkpoints.read(path), generators, path)
     else:
         loop.pretrain()
-    steps_per_epoch = len(train_loader) if isinstance(train_loader, Sized) else None
+    steps_per_epoch = _length(train_loader)
     visible, log_dir = (progress, log_dir) if fabric.is_global_zero else (False, None)
     with make_display(visible, epochs, steps_per_epoch, log_dir) as show:
         while len(loop.records) < epochs and not loop.out_of_patience(patience):
@@ -160,6 +160,13 @@ def fit(
                 checkpoints.write(path, loop.state(generators))
             fabric.barrier()
     return loop.finish()
+
+
+def _length(loader: Iterable[Any]) -> int | None:
+    try:
+        return len(loader) if isinstance(loader, Sized) else None
+    except TypeError:  # a DataLoader of a stream has the method and no answer
+        return None
 
 
 class _Objective(nn.Module):

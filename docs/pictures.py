@@ -1,0 +1,97 @@
+"""Draws docs/assets/idea.svg: z → G → w → y, from a posterior trained here and now."""
+
+from pathlib import Path
+
+import matplotlib as mpl
+import torch
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import bbh
+
+BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#777777"  # Okabe and Ito's colour-blind-safe set
+ASSETS = Path(__file__).parent / "assets"
+
+
+def main() -> None:
+    """Trains on 24 points of a cubic with a gap, and draws what happens to the noise."""
+    torch.manual_seed(2)
+    inputs = torch.cat([torch.empty(12, 1).uniform_(-1, -0.3), torch.empty(12, 1).uniform_(0.3, 1)])
+    targets = inputs**3 + 0.05 * torch.randn_like(inputs)
+    network = nn.Sequential(nn.Linear(1, 30), nn.Tanh(), nn.Linear(30, 1))
+    posterior = bbh.methods.bayes_by_hypernet(network, bbh.likelihoods.Gaussian(0.05))
+    loader = DataLoader(TensorDataset(inputs, targets), batch_size=24)
+    bbh.fit(posterior, loader, epochs=3000, beta=bbh.Linear(300, 1500), progress=False)
+
+    mpl.rcParams.update({"font.size": 11, "svg.hashsalt": "bbh", "svg.fonttype": "path"})
+    figure, axes = plt.subplots(1, 4, figsize=(13, 2.9), width_ratios=[1, 1, 1.2, 1.6])
+    figure.subplots_adjust(wspace=0.55)
+    _noise(axes[0])
+    _generator(axes[1])
+    _weights(axes[2], posterior)
+    _functions(axes[3], posterior, inputs, targets)
+    for left, right in ((0, 1), (1, 2), (2, 3)):
+        start, end = axes[left].get_position().x1, axes[right].get_position().x0
+        # Left of the middle: the tick labels of the right panel need the rest.
+        figure.text(start + 0.32 * (end - start), 0.5, "→", ha="center", va="center", fontsize=20)
+    ASSETS.mkdir(exist_ok=True)
+    figure.savefig(ASSETS / "idea.svg", bbox_inches="tight", metadata={"Date": None})
+
+
+def _noise(axis: Axes) -> None:
+    grid = torch.linspace(-3.5, 3.5, 200)
+    axis.fill_between(grid, torch.exp(-grid.square() / 2), color=BLUE, alpha=0.3)
+    axis.plot(grid, torch.exp(-grid.square() / 2), color=BLUE)
+    axis.set(title="noise  z ~ N(0, 1)", xlabel="z", yticks=[], xticks=[-2, 0, 2])
+    axis.spines[["left", "right", "top"]].set_visible(False)
+
+
+def _generator(axis: Axes) -> None:
+    layers = [1, 4, 6, 5]
+    places = [
+        [(column, row - (count - 1) / 2) for row in range(count)]
+        for column, count in enumerate(layers)
+    ]
+    for these, following in zip(places, places[1:], strict=False):
+        for start in these:
+            for end in following:
+                axis.plot(*zip(start, end, strict=True), color=GREY, lw=0.5, zorder=1)
+    for layer in places:
+        axis.scatter(*zip(*layer, strict=True), s=70, color="white", edgecolor=BLUE, zorder=2)
+    axis.set(title="hypernetwork  G", xlim=(-0.4, 3.4), ylim=(-3.6, 3.6))
+    axis.axis("off")
+
+
+def _weights(axis: Axes, posterior: bbh.Posterior) -> None:
+    with torch.no_grad():
+        layer = posterior.sample(400)["2.weight"][:, 0]
+    # The least correlated pair shows best that the weights lie on a curve, not on a line.
+    pair = int(torch.corrcoef(layer.T).abs().argmin())
+    first, second = divmod(pair, layer.shape[1])
+    axis.scatter(layer[:, first], layer[:, second], s=7, color=ORANGE, alpha=0.4, linewidths=0)
+    axis.set(title="weights  w = G(z)", xlabel="one weight against another")
+    axis.tick_params(labelsize=9)
+    axis.spines[["right", "top"]].set_visible(False)
+
+
+def _functions(
+    axis: Axes, posterior: bbh.Posterior, inputs: torch.Tensor, targets: torch.Tensor
+) -> None:
+    grid = torch.linspace(-2, 2, 200).unsqueeze(1)
+    predictive = bbh.predict(posterior, grid, 200)
+    lower, upper = predictive.interval(0.95)
+    axis.fill_between(
+        grid[:, 0], lower[:, 0], upper[:, 0], color=BLUE, alpha=0.15, label="95 % interval"
+    )
+    for draw in predictive.locs[:25, :, 0]:
+        axis.plot(grid[:, 0], draw, color=BLUE, lw=0.6, alpha=0.5)
+    axis.scatter(inputs, targets, s=16, color="black", zorder=3, label="data")
+    axis.set(title="functions  y = f(x; w)", xlabel="x", ylabel="y", ylim=(-3, 3))
+    axis.legend(loc="lower right", fontsize=9, frameon=False)
+    axis.spines[["right", "top"]].set_visible(False)
+
+
+if __name__ == "__main__":
+    main()
