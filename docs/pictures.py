@@ -1,5 +1,6 @@
 """Draws docs/assets/idea.svg: z → G → w → y, from a posterior trained here and now."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import matplotlib as mpl
@@ -54,7 +55,7 @@ def _generator(axis: Axes) -> None:
         [(column, row - (count - 1) / 2) for row in range(count)]
         for column, count in enumerate(layers)
     ]
-    for these, following in zip(places, places[1:], strict=False):
+    for these, following in pairwise(places):
         for start in these:
             for end in following:
                 axis.plot(*zip(start, end, strict=True), color=GREY, lw=0.5, zorder=1)

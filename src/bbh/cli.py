@@ -21,10 +21,10 @@ _COLUMNS = (
     ("error %", "error", "{:.2f}"),
     ("NLL", "nll", "{:.3f}"),
     ("ECE", "ece", "{:.3f}"),
-    ("entropy", "entropy", "{:.2f}"),
-    ("outlier entropy", "outlier_entropy", "{:.2f}"),
-    ("outlier AUROC", "ood_auroc", "{:.3f}"),
-    ("train s", "seconds", "{:.1f}"),
+    ("H digits", "entropy", "{:.2f}"),
+    ("H outliers", "outlier_entropy", "{:.2f}"),
+    ("AUROC", "ood_auroc", "{:.3f}"),
+    ("seconds", "seconds", "{:.1f}"),
 )
 
 
@@ -53,7 +53,7 @@ def demo(
     Example: bbh demo --epochs 20
     """
     console = Console()
-    table = Table(title="Six posteriors of one network: 8×8 digits, 500 test images, 100 draws")
+    table = Table(title="Six posteriors of one network: 8×8 digits, 100 draws")
     table.add_column("method", no_wrap=True)
     for title, _, _ in _COLUMNS:
         table.add_column(title, justify="right")
@@ -63,8 +63,7 @@ def demo(
         table.add_row(result.method, *cells)
     console.print(table)
     console.print(
-        "Entropies are in nats, of the averaged prediction (at most ln 10 ≈ 2.30). Outliers are "
-        "the test digits\nwith their pixels shuffled; AUROC 1 means that entropy tells all of "
-        "them from digits, 0.5 none.\nOne seed: differences of a few tenths of a per cent are "
-        "noise."
+        "H: mean entropy of the averaged prediction in nats, at most ln 10 ≈ 2.30. Outliers are "
+        "the test digits with their pixels shuffled; AUROC 1 means that entropy tells all of "
+        "them from digits, 0.5 that it tells nothing. One seed: small differences are noise."
     )

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,13 @@ class History(Sequence[EpochRecord]):
     def __len__(self) -> int:
         return len(self.records)
 
-    def __getitem__(self, index: Any) -> Any:
+    @overload
+    def __getitem__(self, index: int) -> EpochRecord: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[EpochRecord]: ...
+
+    def __getitem__(self, index: int | slice) -> EpochRecord | list[EpochRecord]:
         return self.records[index]
 
     def __iter__(self) -> Iterator[EpochRecord]:

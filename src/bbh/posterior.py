@@ -15,7 +15,7 @@ from torch.nn.parameter import is_lazy
 
 from bbh.batches import Inputs
 from bbh.likelihoods import Likelihood, P
-from bbh.params import Params, TensorTable
+from bbh.params import Params, TensorTable, size
 from bbh.priors import Prior
 from bbh.weights.base import WeightDistribution
 from bbh.weights.per_example import PerExampleWeight, take
@@ -174,6 +174,13 @@ class Posterior(nn.Module, Generic[P]):
         for name in self.always_on:
             self.network.get_submodule(name).train(True)
         return self
+
+    def extra_repr(self) -> str:
+        """One line about what is Bayesian, for print(posterior)."""
+        return (
+            f"network={type(self.network).__name__}, weights={size(self.weights.shapes):,}, "
+            f"prior={self.prior}"
+        )
 
     def _loop(self, inputs: Inputs, samples: Params) -> Tensor:
         num_samples = len(next(iter(samples.values())))
