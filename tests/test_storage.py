@@ -147,6 +147,8 @@ def same_nested(first, second):
 
 
 class TestDescriptions:
+    # Building a value checks its types, at random in long containers: not the test's doing.
+    @pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisDeprecationWarning")
     @settings(max_examples=150, deadline=None)
     @given(nested)
     def test_round_trip_through_json(self, value):
@@ -307,6 +309,16 @@ class TestRoundTrip:
         bbh.save(posterior_of(), tmp_path / "first")
         bbh.save(bbh.load(tmp_path / "first", mlp()), tmp_path / "second")
         assert (tmp_path / "first").read_bytes() == (tmp_path / "second").read_bytes()
+
+    def test_a_loaded_posterior_is_independent_of_its_file(self, tmp_path):
+        path = tmp_path / "file"
+        posterior = posterior_of()
+        bbh.save(posterior, path)
+        loaded, length = bbh.load(path, mlp()), len(path.read_bytes())
+        with path.open("r+b") as file:  # in place, as a plain copy over it would
+            file.write(bytes(length))
+        for name, value in posterior.state_dict().items():
+            assert torch.equal(loaded.state_dict()[name], value), name
 
     def test_after_training(self, tmp_path):
         network, inputs = BatchNormNet(), torch.randn(12, 1, 6, 6)

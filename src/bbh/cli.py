@@ -64,6 +64,6 @@ def demo(
     console.print(table)
     console.print(
         "H: mean entropy of the averaged prediction in nats, at most ln 10 ≈ 2.30. Outliers are "
-        "the test digits with their pixels shuffled; AUROC 1 means that entropy tells all of "
+        "letters A to J; AUROC 1 means that entropy tells all of "
         "them from digits, 0.5 that it tells nothing. One seed: small differences are noise."
     )

@@ -28,6 +28,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.utils.parametrize import ParametrizationList
 
 from bbh.divergences import ClosedForm, Divergence, NearestNeighbour, NearestNeighbourEntropy
 from bbh.generators import Generator
@@ -449,8 +450,10 @@ def _input_axes(network: nn.Module, values: Params) -> dict[str, int]:
     axes: dict[str, int] = {}
     for name, value in values.items():
         owner = network.get_submodule(name.rpartition(".")[0])
-        # Rows of an embedding are looked up, not summed over: it has no input units.
-        if value.dim() >= 2 and not isinstance(owner, nn.Embedding | nn.EmbeddingBag):
+        # Rows of an embedding are looked up, not summed over: it has no input units. What lies
+        # behind a parametrisation (a weight norm, say) is not the kernel that meets the inputs.
+        without = nn.Embedding | nn.EmbeddingBag | ParametrizationList
+        if value.dim() >= 2 and not isinstance(owner, without):
             axes[name] = 0 if isinstance(owner, transposed) else 1
     return axes
 

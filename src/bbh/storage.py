@@ -163,7 +163,9 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            # Copied: what safetensors gives is the file itself, mapped into memory, and a
+            # posterior must not change or crash when somebody writes to the file.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise StorageError(
             f"{path} is truncated or no safetensors file ({error}). Copy or save it again."

@@ -1,0 +1,130 @@
+"""Where data files come from: the publishers' mirrors, or a folder of the user's."""
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from bbh.studies.datasets.idx import DataError, read_idx
+
+_MNIST_MIRRORS = (
+    "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    "https://storage.googleapis.com/cvdf-datasets/mnist/",
+)
+_NOTMNIST_MIRRORS = ("https://raw.githubusercontent.com/davidflanagan/notMNIST-to-MNIST/master/",)
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file.
+
+    Attributes:
+        folder: The data set's own folder, below the data or cache folder.
+        name: File name without ``.gz``.
+        shape: Of the array inside.
+        md5: Of the compressed file as published.
+        mirrors: Addresses to try in turn.
+    """
+
+    folder: str
+    name: str
+    shape: tuple[int, ...]
+    md5: str
+    mirrors: tuple[str, ...]
+
+    def find(self, data_dir: Path | None) -> Path:
+        """The file in the user's folder, or in the cache.
+
+        Raises:
+            DataError: It is in neither; the message names the ways out.
+        """
+        folders = [cache_dir()] if data_dir is None else [data_dir]
+        names = (self.name, f"{self.name}.gz")
+        candidates = [
+            folder / sub / name
+            for folder in folders
+            for sub in (self.folder, ".")
+            for name in names
+        ]
+        for candidate in candidates:
+            if candidate.is_file():
+                return candidate
+        raise DataError(
+            f"{self.folder}/{self.name}(.gz) is not in {folders[0]}. Run `bbh data fetch "
+            f"{self.folder}` with a network, or copy the publisher's files into a folder and name "
+            "it with --data or the environment variable BBH_DATA."
+        )
+
+    def read(self, data_dir: Path | None) -> Tensor:
+        """The array."""
+        return read_idx(self.find(data_dir), self.shape)
+
+    def fetch(self) -> Path:
+        """Downloads the file into the cache, atomically and checked, unless it is there."""
+        import pooch
+
+        problems: list[str] = []
+        for mirror in self.mirrors:
+            try:
+                fetched = pooch.retrieve(
+                    url=f"{mirror}{self.name}.gz",
+                    known_hash=f"md5:{self.md5}",
+                    fname=f"{self.name}.gz",
+                    path=cache_dir() / self.folder,
+                )
+            except Exception as error:  # requests, urllib3 and pooch each raise their own
+                problems.append(f"{mirror}: {type(error).__name__}")
+            else:
+                return Path(fetched)
+        raise DataError(
+            f"{self.folder}/{self.name}.gz could not be fetched ({'; '.join(problems)}). Without a "
+            "network copy the publisher's files into a folder and name it with --data or BBH_DATA; "
+            "`bbh demo`, `bbh run toy` and `bbh run digits` need no download."
+        )
+
+
+_TRAIN_IMAGES, _TRAIN_LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
+_TEST_IMAGES, _TEST_LABELS = "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"
+MNIST = {
+    name: Source("mnist", name, shape, md5, _MNIST_MIRRORS)
+    for name, shape, md5 in (
+        (_TRAIN_IMAGES, (60_000, 28, 28), "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
+        (_TRAIN_LABELS, (60_000,), "d53e105ee54ea40749a09fcbcd1e9432"),
+        (_TEST_IMAGES, (10_000, 28, 28), "9fb629c4189551a2d022fa330f9573f3"),
+        (_TEST_LABELS, (10_000,), "ec29112dd5afa0611ce80d1b7f02629c"),
+    )
+}
+NOTMNIST = {
+    name: Source("notmnist", name, shape, md5, _NOTMNIST_MIRRORS)
+    for name, shape, md5 in (
+        (_TEST_IMAGES, (10_000, 28, 28), "2c87c839a4ef9b238846600eec8c35b7"),
+        (_TEST_LABELS, (10_000,), "7ea9118cbafd0f6e3ee2ad771d782a01"),
+    )
+}
+SOURCES = {"mnist": MNIST, "notmnist": NOTMNIST}
+
+
+def cache_dir() -> Path:
+    """Where fetched files are kept: ``BBH_CACHE``, or the system's cache folder."""
+    if folder := os.environ.get("BBH_CACHE"):
+        return Path(folder)
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "bbh"
+
+
+def data_dir_or_environment(data_dir: Path | None) -> Path | None:
+    """``--data`` if given, else ``BBH_DATA``, else None: the cache."""
+    if data_dir is None and (folder := os.environ.get("BBH_DATA")):
+        data_dir = Path(folder)
+    if data_dir is not None and not data_dir.is_dir():
+        raise DataError(f"the data folder {data_dir} does not exist.")
+    return data_dir
+
+
+def fingerprint(*arrays: Tensor) -> str:
+    """Short SHA-256 of the data itself, for records."""
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(array.contiguous().numpy().data)
+    return digest.hexdigest()[:16]
