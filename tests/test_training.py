@@ -387,22 +387,30 @@ class TestOptimizers:
     @pytest.mark.parametrize("validate", [True, False])
     def test_schedule_by_plateau(self, validate):
         def plateau(optimizer):
-            return lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.1, patience=0, eps=0)
+            return lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
 
-        loader = DataLoader(dataset(), batch_size=4)
-        # A rate too small to change a float32: nothing ever improves after the first epoch.
+        # Wrong labels: the training loss falls in every epoch, and the validation NLL rises.
+        network, wrong, right = TestEarlyStopping().loaders()
         history = fit(
-            point(),
-            loader,
+            point(network),
+            wrong,
             4,
-            optimizer=sgd(1e-20),
+            learning_rate=1e-2,
             scheduler=plateau,
-            validation_loader=loader if validate else None,
+            validation_loader=right if validate else None,
         )
         rates = [record.learning_rate for record in history]
-        assert rates == pytest.approx([1e-20, 1e-20, 1e-21, 1e-22])
+        expected = [1e-2, 1e-2, 5e-3, 2.5e-3] if validate else [1e-2] * 4
+        assert rates == pytest.approx(expected)
+
+    def test_a_plateau_is_judged_by_epochs(self):
         with pytest.raises(ValueError, match="leave out schedule_each_step"):
-            fit(point(), loader, scheduler=plateau, schedule_each_step=True)
+            fit(
+                point(),
+                DataLoader(dataset()),
+                scheduler=lr_scheduler.ReduceLROnPlateau,
+                schedule_each_step=True,
+            )
 
     def test_gradient_clipping(self):
         network, batch = nn.Linear(4, 3), dataset()[:12]

@@ -13,8 +13,9 @@ from bbh.noise import GaussianNoise
 from bbh.objective import Constant, Cosine, Linear, free_energy
 from bbh.posterior import AdversarialTraining, Loop, Posterior, Vmap
 from bbh.prediction import evaluate, predict
+from bbh.steps import DivergedError
 from bbh.storage import load, save
-from bbh.training import DivergedError, fit
+from bbh.training import fit
 from bbh.version import __version__
 
 __all__ = [

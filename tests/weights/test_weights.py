@@ -125,7 +125,7 @@ def test_dropout_switches_whole_input_units_off():
         # One of two values, the same for all weights of a unit.
         torch.testing.assert_close(ratio, ratio[:, :, :1].expand_as(ratio))
         units = ratio[:, :, 0]
-        torch.testing.assert_close(units.unique(), torch.tensor([0.0, 1.25]))
+        torch.testing.assert_close(units, 1.25 * (units > 0))
         # 15 000 coins: 0.8 ± 0.013 at four standard errors; units are independent.
         assert (units > 0).float().mean().item() == pytest.approx(0.8, abs=0.013)
         assert (torch.corrcoef(units.T) - torch.eye(3)).abs().max() < 0.06

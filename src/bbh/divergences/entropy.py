@@ -25,7 +25,10 @@ class NearestNeighbourEntropy(Divergence):
     nothing, as in :class:`NearestNeighbour`.
 
     Args:
-        neighbours: k. More neighbours: less variance, a little more bias, n > k samples.
+        neighbours: k. More neighbours: less variance, a little more bias, n > k samples. The
+            gradient holds 1/ν, whose variance is finite only from k = 3 on (below, the floor
+            bounds it): take 3 where noise has several dimensions, so that neighbours among the
+            weights are strangers in z.
         floor: As in :class:`NearestNeighbour`.
     """
 

@@ -1,0 +1,164 @@
+"""The state of a training run: epochs, records, the best state, and how to go on."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from bbh import checkpoints
+from bbh.history import EpochRecord, History
+from bbh.objective import FreeEnergy, Schedule
+from bbh.progress import Display
+from bbh.steps import DivergedError, Stepper
+
+
+class TrainingLoop:
+    """Epochs of steps.
+
+    Args:
+        stepper: Takes the steps.
+        beta: Annealing of the complexity.
+        scheduler: Of the learning rate.
+        schedule_each_step: Advance it every step instead of every epoch.
+    """
+
+    def __init__(
+        self,
+        stepper: Stepper,
+        beta: Schedule,
+        scheduler: LRScheduler | None,
+        schedule_each_step: bool,
+    ):
+        if schedule_each_step and isinstance(scheduler, ReduceLROnPlateau):
+            raise ValueError("ReduceLROnPlateau judges epochs: leave out schedule_each_step.")
+        self.stepper = stepper
+        self.posterior = stepper.posterior
+        self.optimizer = stepper.optimizer
+        self.beta = beta
+        self.scheduler = scheduler
+        self.schedule_each_step = schedule_each_step
+        self.records: list[EpochRecord] = []
+        self.best_epoch: int | None = None
+        self.best_state: dict[str, Tensor] = {}
+
+    def epoch(
+        self, loader: Iterable[Any], steps_per_epoch: int | None, show: Display
+    ) -> dict[str, float]:
+        """One pass over the data; means of the objective's terms."""
+        self.posterior.train()
+        start = self.stepper.count
+        number = len(self.records)
+        sums: Tensor | None = None
+        beta = self.beta(float(number))
+        for batch in loader:
+            done = self.stepper.count - start
+            # Without a length the schedule moves once per epoch.
+            beta = self.beta(number + (done / steps_per_epoch if steps_per_epoch else 0.0))
+            energy, norm = self._step(batch, beta)
+            terms = torch.stack([*(term.detach() for term in energy), norm]).double()
+            sums = terms if sums is None else sums + terms
+            show.step(number, done, energy)
+        if sums is None:
+            raise ValueError("the training loader is empty.")
+        names = (*FreeEnergy._fields, "gradient_norm")
+        means = (sums / (self.stepper.count - start)).tolist()
+        return dict(zip(names, means, strict=True)) | {"beta": beta}
+
+    def finish_epoch(
+        self,
+        means: dict[str, float],
+        metrics: dict[str, float],
+        seconds: float,
+        keep_best: int | None,
+    ) -> None:
+        """Records the epoch, moves the schedule, remembers the best state."""
+        rate = float(self.optimizer.param_groups[0]["lr"])
+        record = EpochRecord(
+            epoch=len(self.records) + 1,
+            step=self.stepper.count,
+            learning_rate=rate,
+            seconds=seconds,
+            validation=metrics,
+            **means,
+        )
+        self.records.append(record)
+        if keep_best is not None:
+            best = math.inf if self.best_epoch is None else self._validation_nll(self.best_epoch)
+            if metrics["nll"] < best:
+                self.best_epoch = record.epoch
+                self.best_state = checkpoints.detached_copy(self.posterior.state_dict())
+        if isinstance(self.scheduler, ReduceLROnPlateau):
+            self.scheduler.step(metrics.get("nll", record.total))
+        elif self.scheduler is not None and not self.schedule_each_step:
+            self.scheduler.step()
+
+    def out_of_patience(self, patience: int | None) -> bool:
+        """Whether the best epoch lies too far back."""
+        if patience is None or not self.records:
+            return False
+        return self.records[-1].epoch - (self.best_epoch or 0) >= patience
+
+    def finish(self) -> History:
+        """Restores the best state, if one was kept."""
+        if self.best_epoch is not None:
+            self.posterior.load_state_dict(self.best_state)
+        self.posterior.eval()
+        return History(self.records, self.best_epoch)
+
+    def state(self, generators: list[torch.Generator]) -> dict[str, Any]:
+        """Everything a resumed run needs."""
+        return {
+            "posterior": self.posterior.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scheduler": self.scheduler.state_dict() if self.scheduler else None,
+            "kinds": self._kinds(),
+            "precision": self.stepper.fabric.strategy.precision.state_dict(),
+            "step": self.stepper.count,
+            "records": [asdict(record) for record in self.records],
+            "best_epoch": self.best_epoch,
+            "best_state": self.best_state,
+            "random": checkpoints.random_state(generators),
+        }
+
+    def restore(self, state: dict[str, Any], generators: list[torch.Generator], path: Path) -> None:
+        """Continues where :meth:`state` was taken."""
+        try:
+            if state["kinds"] != self._kinds():
+                raise ValueError(f"it was written with {state['kinds']}, not {self._kinds()}.")
+            self.posterior.load_state_dict(state["posterior"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            if self.scheduler is not None:
+                self.scheduler.load_state_dict(state["scheduler"])
+            self.stepper.fabric.strategy.precision.load_state_dict(state["precision"])
+            checkpoints.restore_random_state(state["random"], generators)
+        except (RuntimeError, ValueError, KeyError, TypeError) as error:
+            raise checkpoints.CheckpointError(
+                f"{path} belongs to another posterior, optimizer or loader: {error}"
+            ) from error
+        self.stepper.count = state["step"]
+        self.records = [EpochRecord(**record) for record in state["records"]]
+        self.best_epoch = state["best_epoch"]
+        self.best_state = state["best_state"]
+
+    def _step(self, batch: Any, beta: float) -> tuple[FreeEnergy, Tensor]:
+        try:
+            energy, norm = self.stepper.step(batch, beta)
+        except DivergedError as error:
+            error.history = History(self.records)
+            raise
+        if self.schedule_each_step and self.scheduler is not None:
+            self.scheduler.step()
+        return energy, norm
+
+    def _kinds(self) -> list[str]:
+        """Whose state is whose: one optimizer would take another's without a word."""
+        parts = (self.optimizer.optimizer, self.scheduler)
+        return ["nothing" if part is None else type(part).__name__ for part in parts]
+
+    def _validation_nll(self, epoch: int) -> float:
+        return self.records[epoch - 1].validation["nll"]
