@@ -193,3 +193,10 @@ def test_number_of_data_is_asked_for():
     posterior, _ = point()
     with pytest.raises(ValueError, match="num_data=0"):
         free_energy(posterior, batch(), num_data=0)
+
+
+def test_at_least_one_draw_enters_the_likelihood():
+    posterior = bbh.methods.maximum_a_posteriori(nn.Linear(2, 1), bbh.likelihoods.Gaussian())
+    batch = (torch.randn(3, 2), torch.randn(3, 1))
+    with pytest.raises(ValueError, match="likelihood_samples=0"):
+        bbh.free_energy(posterior, batch, num_data=3, likelihood_samples=0)

@@ -55,6 +55,8 @@ def free_energy(
     """
     if num_data < 1:
         raise ValueError(f"num_data={num_data}: give the number of training examples.")
+    if likelihood_samples is not None and likelihood_samples < 1:
+        raise ValueError(f"likelihood_samples={likelihood_samples}: use at least one, or None.")
     samples = posterior.sample(num_samples or posterior.weights.samples_per_step)
     cost = posterior.weights.cost(samples, posterior.prior)
     used = samples

@@ -237,7 +237,8 @@ def test_flow_bound_holds_with_flow_steps():
 
 def test_every_kernel_enters_the_flow_bound():
     # With an r that does not look at the weights, ∂bound/∂log scale = scale² − 1 for each
-    # weight of each tensor: Gaussian KL to N(0, 1), convolutions included.
+    # weight of each tensor: Gaussian KL to N(0, 1), convolutions included. The limit 0.5 of the
+    # scale lets the share 1 − scale/limit through to the parameter behind it.
     values = {name: value.detach() for name, value in SmallLeNet().named_parameters()}
     weights = MultiplicativeFlow(values, initial_scale=0.2)
     for name, module in weights.multipliers.items():
@@ -245,13 +246,12 @@ def test_every_kernel_enters_the_flow_bound():
         nn.init.zeros_(module.reverse_loc)
         nn.init.zeros_(module.reverse_log_precision)
     weights.cost(weights.sample(1), Normal()).complexity.backward()
-    parameters = dict(weights.log_scale.named_parameters())
+    parameters = dict(weights.raw_scale.named_parameters())
     assert len(parameters) == 8
     for parameter in parameters.values():
         assert parameter.grad is not None
-        torch.testing.assert_close(
-            parameter.grad, torch.full_like(parameter, 0.2**2 - 1), rtol=1e-4, atol=1e-5
-        )
+        expected = torch.full_like(parameter, (0.2**2 - 1) * (1 - 0.2 / 0.5))
+        torch.testing.assert_close(parameter.grad, expected, rtol=1e-4, atol=1e-5)
     # One entry of z per input unit of a matrix, per filter of a convolution.
     sizes = {name: len(module.loc) for name, module in weights.multipliers.items()}
     assert sizes == {"conv1/weight": 4, "conv2/weight": 6, "fc1/weight": 6, "fc2/weight": 8}
@@ -273,7 +273,9 @@ def test_flow_draws_scale_whole_units(kind: FlowKind):
 
 def test_flow_scales_respect_their_limit():
     weights = MultiplicativeFlow({"w": torch.zeros(2, 300)}, initial_scale=0.1, max_scale=0.5)
-    nn.init.constant_(next(weights.log_scale.parameters()), 3.0)
+    # 60 000 draws of N(0, scale²): standard deviations to 1 %.
+    assert weights.eval().sample(100)["w"].std().item() == pytest.approx(0.1, rel=0.02)
+    nn.init.constant_(next(weights.raw_scale.parameters()), 9.0)
     # 600 draws of N(0, 0.5²): the standard deviation to 3 %.
     assert weights.eval().sample(1)["w"].std().item() == pytest.approx(0.5, rel=0.12)
     with pytest.raises(ValueError, match="max_scale"):

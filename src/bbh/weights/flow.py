@@ -6,6 +6,7 @@ from typing import cast
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from bbh.cost import Cost
 from bbh.divergences import ClosedForm, Marginals
@@ -94,10 +95,12 @@ class MultiplicativeFlow(WeightDistribution):
         self.sampling = sampling
         self.log_max_scale = math.log(max_scale)
         self.loc = TensorTable(loc, trainable=True)
-        log_scale = {
-            name: torch.full_like(value, math.log(initial_scale)) for name, value in loc.items()
-        }
-        self.log_scale = TensorTable(log_scale, trainable=True)
+        # The inverse of the limit in _scales(), so that scales start exactly where they should.
+        raw_scale = self.log_max_scale - math.log(max_scale / initial_scale - 1)
+        self.raw_scale = TensorTable(
+            {name: torch.full_like(value, raw_scale) for name, value in loc.items()},
+            trainable=True,
+        )
         self.axes = {
             name: 1 if len(shape) == 2 else 0
             for name, shape in self.shapes.items()
@@ -156,8 +159,9 @@ class MultiplicativeFlow(WeightDistribution):
 
     def _scales(self) -> Params:
         return {
-            name: value.clamp(max=self.log_max_scale).exp()
-            for name, value in self.log_scale().items()
+            # A smooth limit: at a hard one the gradient is zero, and no scale ever comes back.
+            name: (self.log_max_scale - F.softplus(self.log_max_scale - value)).exp()
+            for name, value in self.raw_scale().items()
         }
 
     def _multiplier(self, name: str) -> MultiplierFlow:

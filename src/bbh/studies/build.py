@@ -1,0 +1,132 @@
+"""From a configuration's words to the library's objects."""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler
+
+import bbh
+from bbh import divergences, generators, methods
+from bbh.likelihoods import Likelihood
+from bbh.priors import Normal
+from bbh.studies.config import Config, ConfigError
+
+
+def build_posterior(
+    config: Config, make_network: Callable[[], nn.Module], likelihood: Likelihood[Any]
+) -> bbh.Posterior[Any]:
+    """The posterior a configuration describes, over a freshly initialised network."""
+    build = _choice("method", config.method, _METHODS)
+    return build(config, make_network, likelihood, Normal(config.prior_scale))
+
+
+def build_optimizer(config: Config) -> Callable[[Iterable[nn.Parameter]], Optimizer]:
+    """Makes the optimiser; its ε is the paper's code's."""
+    chosen = _choice("optimizer", config.optimizer, _OPTIMIZERS)
+    return partial(chosen, lr=config.learning_rate, eps=1e-5)
+
+
+def build_scheduler(config: Config) -> Callable[[Optimizer], LRScheduler] | None:
+    """Makes the learning-rate schedule, one step per epoch."""
+    return partial(CosineAnnealingLR, T_max=config.epochs) if config.cosine_decay else None
+
+
+def build_beta(config: Config) -> bbh.Constant | bbh.Linear:
+    """Annealing of the complexity."""
+    if config.anneal_end == 0:
+        return bbh.Constant()
+    return bbh.Linear(config.anneal_start, config.anneal_end)
+
+
+def build_divergence(config: Config) -> divergences.Divergence:
+    """The divergence by its name."""
+    return _choice("divergence", config.divergence, _DIVERGENCES)(config)
+
+
+def build_generator(config: Config) -> generators.Generator:
+    """The generator by its name."""
+    start = generators.FromNetwork(config.spread) if config.spread else generators.Glorot()
+    recipe = _choice("generator", config.generator, _GENERATORS)
+    return recipe(hidden=config.hidden, initialization=start)
+
+
+def _map(config: Config, make: Any, likelihood: Any, prior: Normal) -> bbh.Posterior[Any]:
+    return methods.maximum_a_posteriori(make(), likelihood, prior)
+
+
+def _ensemble(config: Config, make: Any, likelihood: Any, prior: Normal) -> bbh.Posterior[Any]:
+    epsilon = config.adversarial_epsilon
+    return methods.deep_ensemble(
+        make(),
+        likelihood,
+        prior,
+        num_members=config.num_members,
+        make_network=make,
+        adversarial=bbh.AdversarialTraining(epsilon) if epsilon else None,
+    )
+
+
+def _bbb(config: Config, make: Any, likelihood: Any, prior: Normal) -> bbh.Posterior[Any]:
+    return methods.bayes_by_backprop(
+        make(),
+        likelihood,
+        prior,
+        initial_scale=config.initial_scale,
+        divergence=build_divergence(config),
+        num_samples=config.num_samples,
+    )
+
+
+def _dropout(config: Config, make: Any, likelihood: Any, prior: Normal) -> bbh.Posterior[Any]:
+    return methods.mc_dropout(make(), likelihood, prior, rate=config.dropout_rate)
+
+
+def _mnf(config: Config, make: Any, likelihood: Any, prior: Normal) -> bbh.Posterior[Any]:
+    return methods.multiplicative_normalizing_flows(
+        make(), likelihood, prior, initial_scale=config.initial_scale
+    )
+
+
+def _bbh(config: Config, make: Any, likelihood: Any, prior: Normal) -> bbh.Posterior[Any]:
+    return methods.bayes_by_hypernet(
+        make(),
+        likelihood,
+        prior,
+        generator=build_generator(config),
+        noise=bbh.GaussianNoise(config.noise_dim, config.noise_shared),
+        divergence=build_divergence(config),
+        num_samples=config.num_samples,
+    )
+
+
+_METHODS = {
+    "map": _map,
+    "ensemble": _ensemble,
+    "bbb": _bbb,
+    "dropout": _dropout,
+    "mnf": _mnf,
+    "bbh": _bbh,
+}
+_OPTIMIZERS = {"adam": torch.optim.Adam, "rmsprop": partial(torch.optim.RMSprop, alpha=0.9)}
+_GENERATORS = {
+    "layerwise": generators.LayerWise,
+    "sliced": generators.Sliced,
+    "single": generators.Single,
+}
+_DIVERGENCES: dict[str, Callable[[Config], divergences.Divergence]] = {
+    "closed_form": lambda config: divergences.ClosedForm(),
+    "nearest_neighbour": lambda config: divergences.NearestNeighbour(config.prior_samples or None),
+    "joint": lambda config: divergences.JointNearestNeighbour(config.prior_samples or None),
+    "entropy": lambda config: divergences.NearestNeighbourEntropy(config.neighbours),
+    "adversarial": lambda config: divergences.Adversarial(steps=config.critic_steps),
+}
+
+
+def _choice(field: str, word: str, choices: dict[str, Any]) -> Any:
+    if word not in choices:
+        raise ConfigError(f"{field}={word}: choose one of {', '.join(choices)}.")
+    return choices[word]

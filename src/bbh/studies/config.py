@@ -1,0 +1,106 @@
+"""What a run is: every setting of every study, with presets by method."""
+
+import dataclasses
+import types
+import typing
+from dataclasses import dataclass
+from typing import Any
+
+METHODS = ("map", "ensemble", "bbb", "dropout", "mnf", "bbh")
+PRESETS = ("paper", "legacy", "corrected")
+
+
+class ConfigError(ValueError):
+    """A setting does not exist or does not take that value."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """Settings of one run. Those of other methods are ignored.
+
+    Attributes:
+        method: One of ``METHODS``.
+        epochs: Passes over the training data.
+        batch_size: Examples per step.
+        optimizer: adam or rmsprop.
+        learning_rate: Its step size at the start.
+        cosine_decay: Let the learning rate fall to zero along half a cosine.
+        anneal_start: Epoch at which β leaves 0.
+        anneal_end: Epoch at which β reaches 1; 0 for β = 1 throughout.
+        temperature: Constant factor on the complexity.
+        gradient_clip: Largest norm of the gradient; 0 for none.
+        prior_scale: Standard deviation of the Gaussian prior.
+        num_samples: Weight draws per training step.
+        likelihood_samples: How many of them enter the likelihood; 0 for all.
+        prediction_samples: Weight draws for evaluation.
+        divergence: closed_form, nearest_neighbour, joint, entropy or adversarial.
+        prior_samples: Prior draws per step for the nearest-neighbour ones; 0 for num_samples.
+        neighbours: k of the entropy estimate.
+        critic_steps: Of the adversarial divergence, per training step.
+        num_members: Of the ensemble.
+        adversarial_epsilon: Perturbation in ensemble training; 0 for none.
+        dropout_rate: Of MC dropout.
+        initial_scale: Of Gaussian weights.
+        generator: layerwise, sliced or single.
+        hidden: Widths of the hypernetworks' hidden layers.
+        spread: Of generated weights at the start, in fan-in scales; 0 for the paper's Glorot.
+        noise_dim: Dimension of z.
+        noise_shared: One z for all tensors.
+    """
+
+    method: str = "bbh"
+    epochs: int = 100
+    batch_size: int = 100
+    optimizer: str = "adam"
+    learning_rate: float = 1e-3
+    cosine_decay: bool = False
+    anneal_start: float = 0.0
+    anneal_end: float = 0.0
+    temperature: float = 1.0
+    gradient_clip: float = 0.0
+    prior_scale: float = 1.0
+    num_samples: int = 1
+    likelihood_samples: int = 0
+    prediction_samples: int = 100
+    divergence: str = "closed_form"
+    prior_samples: int = 0
+    neighbours: int = 1
+    critic_steps: int = 5
+    num_members: int = 10
+    adversarial_epsilon: float = 0.0
+    dropout_rate: float = 0.5
+    initial_scale: float = 0.01
+    generator: str = "layerwise"
+    hidden: tuple[int, ...] = (64, 256, 512)
+    spread: float = 0.1
+    noise_dim: int = 1
+    noise_shared: bool = False
+
+    def changed(self, settings: list[str]) -> "Config":
+        """This configuration with ``key=value`` settings from the command line applied.
+
+        >>> Config().changed(["epochs=3", "hidden=16,32", "noise_shared=true"]).hidden
+        (16, 32)
+        """
+        changes: dict[str, Any] = {}
+        kinds = typing.get_type_hints(Config)
+        for setting in settings:
+            name, equals, text = setting.partition("=")
+            if not equals or name not in kinds:
+                raise ConfigError(
+                    f"--set {setting}: write key=value with one of {', '.join(sorted(kinds))}."
+                )
+            changes[name] = _parse(name, text, kinds[name])
+        return dataclasses.replace(self, **changes)
+
+
+def _parse(name: str, text: str, kind: Any) -> Any:
+    try:
+        if kind is bool:
+            return {"true": True, "false": False}[text.lower()]
+        if isinstance(kind, types.GenericAlias):
+            return tuple(int(part) for part in text.split(","))
+        return kind(text)
+    except (KeyError, ValueError) as error:
+        word = "true or false" if kind is bool else getattr(kind, "__name__", str(kind))
+        raise ConfigError(f"--set {name}={text}: the value must be {word}.") from error

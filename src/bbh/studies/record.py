@@ -1,0 +1,112 @@
+"""Records: what a run was, on what, and what came out. Tables and figures are made from these."""
+
+import json
+import os
+import platform
+import subprocess
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bbh.checkpoints import atomic_path
+from bbh.version import __version__
+
+SCHEMA = 1
+FILE_NAME = "record.json"
+
+
+class RecordError(ValueError):
+    """A file is no record, or one of another schema."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One run.
+
+    Attributes:
+        study: Which study, e.g. mnist.
+        method: Which method.
+        preset: Which preset its configuration started from.
+        seed: Of weights, order and draws.
+        config: All settings.
+        metrics: Name → number. Errors are in per cent.
+        history: One entry per epoch.
+        data: Name and fingerprint of the data sets.
+        seconds: Wall time of the training loop.
+        hardware: What it ran on.
+        versions: Of the libraries.
+        commit: Of the repository, if it ran from one.
+        dirty: Whether the tree had uncommitted changes.
+        schema: Version of this format.
+    """
+
+    study: str
+    method: str
+    preset: str
+    seed: int
+    config: dict[str, Any]
+    metrics: dict[str, float]
+    history: list[dict[str, Any]]
+    data: dict[str, str]
+    seconds: float
+    hardware: dict[str, Any] = field(default_factory=lambda: hardware())
+    versions: dict[str, str] = field(default_factory=lambda: versions())
+    commit: str | None = field(default_factory=lambda: _git("rev-parse", "HEAD"))
+    dirty: bool = field(default_factory=lambda: bool(_git("status", "--porcelain")))
+    schema: int = SCHEMA
+
+    def write(self, folder: Path) -> Path:
+        """Writes ``record.json`` into the folder, atomically."""
+        path = folder / FILE_NAME
+        with atomic_path(path) as temporary:
+            temporary.write_text(json.dumps(asdict(self), indent=1) + "\n")
+        return path
+
+    @staticmethod
+    def read(path: Path) -> "Record":
+        """Reads a record, or says why it cannot."""
+        try:
+            content = json.loads(path.read_text())
+            schema = content["schema"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RecordError(f"{path} is no record of a run ({error}).") from error
+        if schema != SCHEMA:
+            raise RecordError(f"{path} has schema {schema}; this version reads {SCHEMA}.")
+        try:
+            return Record(**content)
+        except TypeError as error:
+            raise RecordError(f"{path} lacks or adds fields: {error}.") from error
+
+
+def hardware() -> dict[str, Any]:
+    """Processor and accelerator."""
+    found: dict[str, Any] = {"machine": platform.machine(), "cores": os.cpu_count()}
+    if torch.cuda.is_available():
+        found["gpu"] = torch.cuda.get_device_name()
+    return found
+
+
+def versions() -> dict[str, str]:
+    """Of what decides the numbers."""
+    return {
+        "bbh": __version__,
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+    }
+
+
+def _git(*arguments: str) -> str | None:
+    """Output of git in the folder of this source tree; None where that is not a checkout."""
+    try:
+        done = subprocess.run(
+            ["git", *arguments],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
