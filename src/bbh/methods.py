@@ -358,9 +358,11 @@ def bayes_by_hypernet(
         execution: Likewise.
     """
     noise = noise or GaussianNoise()
-    divergence = divergence or (
-        NearestNeighbourEntropy() if prior.has_density else NearestNeighbour()
-    )
+    if divergence is None:
+        neighbours = max(1, min(3, num_samples - 1))
+        divergence = (
+            NearestNeighbourEntropy(neighbours) if prior.has_density else NearestNeighbour()
+        )
     divergence.check(prior, has_marginals=False)  # before anything large is built
     values, rest = _split(network, bayesian)
     generator = generator or default_generator({name: v.shape for name, v in values.items()})

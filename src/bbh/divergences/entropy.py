@@ -25,14 +25,12 @@ class NearestNeighbourEntropy(Divergence):
     nothing, as in :class:`NearestNeighbour`.
 
     Args:
-        neighbours: k. More neighbours: less variance, a little more bias, n > k samples. The
-            gradient holds 1/ν, whose variance is finite only from k = 3 on (below, the floor
-            bounds it): take 3 where noise has several dimensions, so that neighbours among the
-            weights are strangers in z.
+        neighbours: k, of n > k samples. The gradient holds 1/ν, whose variance is finite only
+            from k = 3 on; below, the floor alone bounds it.
         floor: As in :class:`NearestNeighbour`.
     """
 
-    neighbours: int = 1
+    neighbours: int = 3
     floor: float = 1e-4
     needs_prior_density = True
 

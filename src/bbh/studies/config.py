@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 METHODS = ("map", "ensemble", "bbb", "dropout", "mnf", "bbh")
-PRESETS = ("paper", "legacy", "corrected")
 
 
 class ConfigError(ValueError):
@@ -64,7 +63,7 @@ class Config:
     prediction_samples: int = 100
     divergence: str = "closed_form"
     prior_samples: int = 0
-    neighbours: int = 1
+    neighbours: int = 3
     critic_steps: int = 5
     num_members: int = 10
     adversarial_epsilon: float = 0.0
