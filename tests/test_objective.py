@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import bbh
-from bbh import Constant, Cosine, Linear, free_energy
+from bbh import Cosine, Linear, free_energy
 from bbh.likelihoods import Categorical, Gaussian
 from bbh.methods import bayes_by_backprop, bayes_by_hypernet, maximum_a_posteriori
 from bbh.objective import negative_log_likelihood
@@ -44,9 +44,7 @@ def test_cosine_annealing_is_flat_at_both_ends():
     assert schedule(3) == pytest.approx(0.5 - 0.5 * math.sqrt(0.5))
 
 
-def test_constant_and_impossible_schedules():
-    assert Constant()(0) == Constant()(1e6) == 1
-    assert Constant(0.3)(7) == 0.3
+def test_impossible_schedules():
     for kind in (Linear, Cosine):
         with pytest.raises(ValueError, match="start before it ends"):
             kind(5, 5)

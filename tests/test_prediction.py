@@ -57,7 +57,7 @@ class TestInputs:
             seeded(posterior, inputs, 11, batch_size=1),
             seeded(posterior, inputs, 11, batch_size=4),
             seeded(posterior, loader, 11),
-            seeded(posterior, [inputs[:3], inputs[3:]], 11),
+            seeded(posterior, iter([inputs[:3], inputs[3:]]), 11),
             seeded(posterior, [{"input": inputs, "labels": torch.zeros(23)}], 11),
             seeded(posterior, [(inputs, torch.zeros(23), torch.ones(23))], 11),
         ):
@@ -97,16 +97,32 @@ class TestInputs:
 
     def test_nothing_to_predict(self):
         posterior = bbh.methods.maximum_a_posteriori(mlp(), Categorical())
-        for nothing in (torch.empty(0, 4), [], [torch.empty(0, 4)]):
+        for nothing in (torch.empty(0, 4), [], iter([torch.empty(0, 4)])):
             with pytest.raises(ValueError, match="the inputs are empty"):
                 bbh.predict(posterior, nothing)
         with pytest.raises(ValueError, match="the inputs are empty"):
             bbh.evaluate(posterior, [])
 
+    def test_a_list_of_tensors_is_ambiguous(self):
+        posterior = bbh.methods.maximum_a_posteriori(mlp(), Categorical())
+        with pytest.raises(TypeError, match=r"tuple\(inputs\).*iter\(inputs\)"):
+            bbh.predict(posterior, [torch.randn(3, 4), torch.randn(3, 4)])
+
+    def test_a_dictionary_may_be_a_whole_batch_with_parts_that_are_no_tensors(self):
+        posterior = bbh.methods.maximum_a_posteriori(
+            mlp(), Categorical(), forward=lambda network, inputs: network(inputs["features"])
+        )
+        features, labels = torch.randn(100, 4), torch.zeros(100, dtype=torch.long)
+        batch = {"mask": None, "features": features, "labels": labels}
+        expected = bbh.predict(posterior, {"features": features}).mean
+        for given in (batch, [batch]):
+            predictive = bbh.predict(posterior, given, batch_size=30)
+            torch.testing.assert_close(predictive.mean, expected)
+
     def test_an_empty_batch_among_others_is_skipped(self):
         posterior = bbh.methods.maximum_a_posteriori(mlp(), Categorical())
         inputs = torch.randn(3, 4)
-        predictive = bbh.predict(posterior, [torch.empty(0, 4), inputs, torch.empty(0, 4)])
+        predictive = bbh.predict(posterior, iter([torch.empty(0, 4), inputs, torch.empty(0, 4)]))
         torch.testing.assert_close(predictive.mean, bbh.predict(posterior, inputs).mean)
 
     @over_methods

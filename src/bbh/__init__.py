@@ -10,7 +10,7 @@ torch.Size([5, 3])
 from bbh import divergences, generators, likelihoods, methods, metrics, priors, weights
 from bbh.batch_norm import refresh_batch_norm
 from bbh.noise import GaussianNoise
-from bbh.objective import Constant, Cosine, Linear, free_energy
+from bbh.objective import Cosine, Linear, free_energy
 from bbh.posterior import AdversarialTraining, Loop, Posterior, Vmap
 from bbh.prediction import evaluate, predict
 from bbh.steps import DivergedError
@@ -20,7 +20,6 @@ from bbh.version import __version__
 
 __all__ = [
     "AdversarialTraining",
-    "Constant",
     "Cosine",
     "DivergedError",
     "GaussianNoise",

@@ -30,7 +30,10 @@ class Batch(NamedTuple):
 
 
 def as_batch(batch: Any) -> Batch:
-    """Understands pairs, triples with example weights, and dictionaries with targets or labels.
+    """Understands pairs, triples with example weights, and dictionaries.
+
+    A dictionary has its targets under ``targets`` or ``labels`` and may have example weights under
+    ``weights``; everything else in it is an input.
 
     >>> as_batch({"ids": torch.zeros(2, 3), "labels": torch.ones(2)}).inputs.keys()
     dict_keys(['ids'])
@@ -38,15 +41,14 @@ def as_batch(batch: Any) -> Batch:
     if isinstance(batch, Batch):
         return batch
     if isinstance(batch, Mapping):
-        inputs = dict(cast(Mapping[str, Any], batch))
-        key = next((key for key in _TARGET_KEYS if key in inputs), None)
+        known = cast(Mapping[str, Any], batch)
+        key = next((key for key in _TARGET_KEYS if key in known), None)
         if key is None:
             raise ValueError(
                 f"a dictionary batch needs its targets under one of {_TARGET_KEYS}; "
-                f"it has {sorted(inputs)}."
+                f"it has {sorted(known)}."
             )
-        targets, weights = inputs.pop(key), inputs.pop("weights", None)
-        return Batch(inputs, targets, weights)
+        return Batch(inputs_of(known), known[key], known.get("weights"))
     if isinstance(batch, tuple | list):
         parts = cast(tuple[Any, ...], tuple(batch))
         if len(parts) in (2, 3):
@@ -76,17 +78,22 @@ def move(inputs: Inputs, device: torch.device) -> Inputs:
     return move_data_to_device(inputs, device)
 
 
-def count(inputs: Inputs) -> int:
-    """Number of examples; what :func:`cut` leaves whole is one."""
+def first_tensor(inputs: Inputs) -> Tensor | None:
+    """The first tensor among the inputs, or None where there is nothing that can be cut."""
     if isinstance(inputs, Tensor):
-        return len(inputs)
+        return inputs
     if isinstance(inputs, Mapping):
         inputs = tuple(cast(Mapping[str, Any], inputs).values())
     if type(inputs) not in (tuple, list):
-        return 1
-    for value in inputs:
-        return count(value)
-    raise ValueError("the inputs hold no tensor to count examples of.")
+        return None
+    found = (first_tensor(value) for value in inputs)
+    return next((tensor for tensor in found if tensor is not None), None)
+
+
+def count(inputs: Inputs) -> int:
+    """Number of examples; what :func:`cut` leaves whole is one."""
+    tensor = first_tensor(inputs)
+    return 1 if tensor is None else len(tensor)
 
 
 def cut(inputs: Inputs, first: int, last: int) -> Inputs:

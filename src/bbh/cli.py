@@ -17,6 +17,8 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+data_app = typer.Typer(help="List, fetch and check data sets.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
 console = Console()
 
 _TITLES = {
@@ -39,10 +41,11 @@ _COLUMNS = (
 )
 
 
-def _version(shown: bool) -> None:
+def _version(shown: bool) -> bool:
     if shown:
         typer.echo(f"bbh {__version__}")
         raise typer.Exit
+    return shown
 
 
 @app.callback()
@@ -99,6 +102,57 @@ def run(
         out,
         resume,
     )
+
+
+@data_app.command("list")
+def list_data() -> None:
+    """Show which files there are and which of them are at hand."""
+    from bbh.studies.datasets import SOURCES, DataError
+    from bbh.studies.datasets.sources import data_dir_or_environment
+
+    folder = data_dir_or_environment(None)
+    for sources in SOURCES.values():
+        for source in sources.values():
+            try:
+                where = str(source.find(folder))
+            except DataError:
+                where = "not here: bbh data fetch"
+            console.print(f"{source.folder}/{source.name}: {where}", soft_wrap=True)
+
+
+@data_app.command("fetch")
+def fetch_data(
+    names: Annotated[list[str] | None, typer.Argument(help="mnist, notmnist; all if none.")] = None,
+) -> None:
+    """Download files from their publishers' mirrors into the cache, with their checksums.
+
+    Example: bbh data fetch mnist
+    """
+    for source in _sources(names):
+        console.print(str(source.fetch()), soft_wrap=True)
+
+
+@data_app.command("check")
+def check_data(
+    names: Annotated[list[str] | None, typer.Argument(help="mnist, notmnist; all if none.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder with the data files.")] = None,
+) -> None:
+    """Read every file and say whether it is what it should be."""
+    from bbh.studies.datasets.sources import data_dir_or_environment
+
+    folder = data_dir_or_environment(data)
+    for source in _sources(names):
+        shape = tuple(source.read(folder).shape)
+        console.print(f"{source.folder}/{source.name}: {shape}, good", soft_wrap=True)
+
+
+def _sources(names: list[str] | None) -> list[Any]:
+    from bbh.studies.datasets import SOURCES, DataError
+
+    for name in names or []:
+        if name not in SOURCES:
+            raise DataError(f"there is no data set {name!r}: choose from {', '.join(SOURCES)}.")
+    return [source for name in names or SOURCES for source in SOURCES[name].values()]
 
 
 def _run(

@@ -70,4 +70,5 @@ class History(Sequence[EpochRecord]):
 
     def save(self, path: str | Path) -> None:
         """Writes the records as JSON."""
-        Path(path).write_text(json.dumps(self.to_dicts(), indent=1) + "\n")
+        content = {"best_epoch": self.best_epoch, "epochs": self.to_dicts()}
+        Path(path).write_text(json.dumps(content, indent=1) + "\n")

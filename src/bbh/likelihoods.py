@@ -60,11 +60,14 @@ class Categorical(Likelihood[ClassPredictive]):
     """
 
     class_weights: tuple[float, ...] | None = None
+    weight_of_class: Tensor = field(init=False, repr=False)
 
     def __post_init__(self):
         super().__init__()
         if self.class_weights is not None and not all(w >= 0 for w in self.class_weights):
             raise ValueError(f"class_weights must not be negative, got {self.class_weights}.")
+        weights = torch.tensor(self.class_weights or ())
+        self.register_buffer("weight_of_class", weights, persistent=False)
 
     def log_prob(
         self, outputs: Float[Tensor, "S B *event"], targets: Tensor
@@ -75,8 +78,8 @@ class Categorical(Likelihood[ClassPredictive]):
         index = targets.long().expand(outputs.shape[:-1]).unsqueeze(-1)
         chosen = log_probs.gather(-1, index).squeeze(-1)
         if self.class_weights is not None:
-            chosen = chosen * chosen.new_tensor(self.class_weights)[targets.long()]
-        return chosen.flatten(2).sum(2) if chosen.dim() > 2 else chosen
+            chosen = chosen * self.weight_of_class.to(chosen)[targets.long()]
+        return _sum_event(chosen)
 
     def sums(self, outputs: Float[Tensor, "S B *event"]) -> Sums:
         """Probabilities and entropies."""
@@ -116,8 +119,8 @@ class Categorical(Likelihood[ClassPredictive]):
                 f"{num_classes} classes."
             )
         # Reading values from a GPU would stall it; there the look-up itself stops the program.
-        out_of_range = targets.device.type == "cpu" and targets.numel() > 0
-        if out_of_range and not 0 <= targets.min() <= targets.max() < num_classes:
+        readable = targets.device.type == "cpu" and targets.numel() > 0
+        if readable and not 0 <= targets.min() <= targets.max() < num_classes:
             raise ValueError(
                 f"targets run from {int(targets.min())} to {int(targets.max())}; with "
                 f"{num_classes} outputs they must lie in 0 … {num_classes - 1}."
@@ -237,7 +240,7 @@ class Gaussian(_GaussianFamily):
 
     def split(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """The outputs, and the one scale."""
-        return outputs, self.log_scale.exp().to(outputs).expand_as(outputs)
+        return outputs, self.log_scale.exp().to(outputs.device).expand_as(outputs)
 
 
 @dataclass(eq=False)

@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from bbh import checkpoints
 from bbh.history import EpochRecord, History
-from bbh.objective import FreeEnergy, Schedule
+from bbh.objective import Schedule
 from bbh.progress import Display
 from bbh.steps import DivergedError, Stepper
 
@@ -25,6 +25,7 @@ class TrainingLoop:
         beta: Annealing of the complexity.
         scheduler: Of the learning rate.
         schedule_each_step: Advance it every step instead of every epoch.
+        patience: Epochs to wait for a better validation NLL; None keeps no best state.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class TrainingLoop:
         beta: Schedule,
         scheduler: LRScheduler | None,
         schedule_each_step: bool,
+        patience: int | None,
     ):
         if schedule_each_step and isinstance(scheduler, ReduceLROnPlateau):
             raise ValueError("ReduceLROnPlateau judges epochs: leave out schedule_each_step.")
@@ -42,6 +44,7 @@ class TrainingLoop:
         self.beta = beta
         self.scheduler = scheduler
         self.schedule_each_step = schedule_each_step
+        self.patience = patience
         self.records: list[EpochRecord] = []
         self.best_epoch: int | None = None
         self.best_state: dict[str, Tensor] = {}
@@ -53,28 +56,25 @@ class TrainingLoop:
         self.posterior.train()
         start = self.stepper.count
         number = len(self.records)
-        sums: Tensor | None = None
+        sums: dict[str, float] = {}
         beta = self.beta(float(number))
         for batch in loader:
             done = self.stepper.count - start
             # Without a length the schedule moves once per epoch.
             beta = self.beta(number + (done / steps_per_epoch if steps_per_epoch else 0.0))
-            energy, norm = self._step(batch, beta)
-            terms = torch.stack([*(term.detach() for term in energy), norm]).double()
-            sums = terms if sums is None else sums + terms
-            show.step(number, done, energy)
-        if sums is None:
+            terms = self._step(batch, beta)
+            sums = {name: sums.get(name, 0.0) + value for name, value in terms.items()}
+            show.step(number, done, terms)
+        if not sums:
             raise ValueError("the training loader is empty.")
-        names = (*FreeEnergy._fields, "gradient_norm")
-        means = (sums / (self.stepper.count - start)).tolist()
-        return dict(zip(names, means, strict=True)) | {"beta": beta}
+        steps = self.stepper.count - start
+        return {name: value / steps for name, value in sums.items()} | {"beta": beta}
 
     def finish_epoch(
         self,
         means: dict[str, float],
         metrics: dict[str, float],
         seconds: float,
-        keep_best: int | None,
     ) -> None:
         """Records the epoch, moves the schedule, remembers the best state."""
         rate = float(self.optimizer.param_groups[0]["lr"])
@@ -87,7 +87,7 @@ class TrainingLoop:
             **means,
         )
         self.records.append(record)
-        if keep_best is not None:
+        if self.patience is not None:
             best = math.inf if self.best_epoch is None else self._validation_nll(self.best_epoch)
             if metrics["nll"] < best:
                 self.best_epoch = record.epoch
@@ -97,11 +97,11 @@ class TrainingLoop:
         elif self.scheduler is not None and not self.schedule_each_step:
             self.scheduler.step()
 
-    def out_of_patience(self, patience: int | None) -> bool:
+    def out_of_patience(self) -> bool:
         """Whether the best epoch lies too far back."""
-        if patience is None or not self.records:
+        if self.patience is None or not self.records:
             return False
-        return self.records[-1].epoch - (self.best_epoch or 0) >= patience
+        return self.records[-1].epoch - (self.best_epoch or 0) >= self.patience
 
     def finish(self) -> History:
         """Restores the best state, if one was kept."""
@@ -145,15 +145,15 @@ class TrainingLoop:
         self.best_epoch = state["best_epoch"]
         self.best_state = state["best_state"]
 
-    def _step(self, batch: Any, beta: float) -> tuple[FreeEnergy, Tensor]:
+    def _step(self, batch: Any, beta: float) -> dict[str, float]:
         try:
-            energy, norm = self.stepper.step(batch, beta)
+            terms = self.stepper.step(batch, beta)
         except DivergedError as error:
             error.history = History(self.records)
             raise
         if self.schedule_each_step and self.scheduler is not None:
             self.scheduler.step()
-        return energy, norm
+        return terms
 
     def _kinds(self) -> list[str]:
         """Whose state is whose: one optimizer would take another's without a word."""

@@ -9,7 +9,7 @@
 | :func:`multiplicative_normalizing_flows` | Gaussians whose means are scaled through a flow |
 | :func:`bayes_by_hypernet` | whatever a hypernetwork makes of noise |
 
-Arguments that all of them take:
+Arguments that all of them take, described here once:
 
 - ``network``: any ``nn.Module``; it is read, never changed.
 - ``likelihood``: how targets arise from its outputs, see :mod:`bbh.likelihoods`.
@@ -42,6 +42,7 @@ from bbh.posterior import (
     Forward,
     Posterior,
     Recipe,
+    check_parts,
     check_supported,
 )
 from bbh.priors import Normal, Prior
@@ -100,17 +101,11 @@ def deep_ensemble(
     is num_members times smaller than for one network; Adam does not notice.
 
     Args:
-        network: See the module's list of common arguments.
-        likelihood: Likewise.
-        prior: Likewise.
         num_members: The paper uses 10 on MNIST and 5 on CIFAR5.
         make_network: Makes a freshly initialised network for each further member, where calling
             ``reset_parameters`` on the modules of a copy is not enough.
         adversarial: Train on perturbed inputs as well: ``AdversarialTraining(0.01)`` is the
             paper's, for images in [0, 1].
-        bayesian: See the module's list.
-        forward: Likewise.
-        execution: Likewise.
     """
     if num_members < 1:
         raise ValueError(f"num_members={num_members}: an ensemble has at least one member.")
@@ -161,20 +156,15 @@ def bayes_by_backprop(
     """An independent Gaussian for every weight, Blundell et al. (2015).
 
     Args:
-        network: See the module's list of common arguments.
-        likelihood: Likewise.
-        prior: Likewise.
         initial_scale: Initial standard deviation of every weight (the paper: e^−4.5 ≈ 0.011).
         sampling: One draw per batch, or one per example by local reparametrisation or Flipout
             where the layer is linear or a convolution.
         divergence: KL to the prior; None takes the closed form, or nearest neighbours where the
             prior is known only by samples.
         num_samples: Weight draws per training step; None takes 1, or 5 for an estimated divergence.
-        bayesian: See the module's list.
-        forward: Likewise.
-        execution: Likewise.
     """
     _check_scale(initial_scale)
+    check_parts(likelihood, prior)
     values, rest = _split(network, bayesian)
     divergence = divergence or (ClosedForm() if prior.has_density else NearestNeighbour())
     draws = num_samples or (1 if divergence.needs_marginals else 5)
@@ -217,15 +207,10 @@ def mc_dropout(
     which is dropout before each of those layers.
 
     Args:
-        network: See the module's list of common arguments.
-        likelihood: Likewise.
-        prior: Likewise.
         rate: Probability of switching a unit off; None uses the network's own dropout layers, or
             0.5 (the paper's) where it has none.
-        bayesian: See the module's list. Selected kernels are masked (all of them: the first is
-            spared only by default), and selected parameters know the prior.
-        forward: Likewise.
-        execution: Likewise.
+        bayesian: Selected kernels are masked (all of them: the first is spared only by default),
+            and selected parameters know the prior.
     """
     values, rest = _split(network, bayesian)
     own = tuple(
@@ -285,17 +270,11 @@ def multiplicative_normalizing_flows(
     """Gaussian weights whose means are scaled by noise through a flow, Louizos & Welling (2017).
 
     Args:
-        network: See the module's list of common arguments.
-        likelihood: Likewise.
-        prior: Likewise.
         initial_scale: Initial standard deviation of every weight.
         max_scale: Upper limit of the standard deviations (0.5 on MNIST, 0.3 on CIFAR5).
         flow: Masked RealNVP or planar.
         num_flows: Steps of the flow, and as many of the auxiliary one.
         sampling: How training draws the Gaussian part.
-        bayesian: See the module's list.
-        forward: Likewise.
-        execution: Likewise.
     """
     _check_scale(initial_scale)
     _check_scale(max_scale, "max_scale")
@@ -342,9 +321,6 @@ def bayes_by_hypernet(
     """Weights generated from noise by hypernetworks, Pawlowski et al. (2018).
 
     Args:
-        network: See the module's list of common arguments.
-        likelihood: Likewise.
-        prior: Likewise; :class:`~bbh.priors.Sampled` ones too.
         generator: :class:`~bbh.generators.LayerWise`, :class:`~bbh.generators.Sliced` or
             :class:`~bbh.generators.Single`; None takes a narrow layer-wise one, or for networks
             where that would be too large a sliced one, see :func:`bbh.generators.default`.
@@ -353,10 +329,8 @@ def bayes_by_hypernet(
             term, which does not share the bias of the paper's estimator, or the paper's where the
             prior is known only by samples.
         num_samples: Weight draws per training step.
-        bayesian: See the module's list.
-        forward: Likewise.
-        execution: Likewise.
     """
+    check_parts(likelihood, prior)
     noise = noise or GaussianNoise()
     if divergence is None:
         neighbours = max(1, min(3, num_samples - 1))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from bbh.batches import Batch, as_batch
-from bbh.params import Params
+from bbh.params import Params, num_draws
 from bbh.posterior import AdversarialTraining, Posterior
 from bbh.weights.per_example import take
 
@@ -55,6 +55,8 @@ def free_energy(
     """
     if num_data < 1:
         raise ValueError(f"num_data={num_data}: give the number of training examples.")
+    if num_samples is not None and num_samples < 1:
+        raise ValueError(f"num_samples={num_samples}: draw at least one, or None.")
     if likelihood_samples is not None and likelihood_samples < 1:
         raise ValueError(f"likelihood_samples={likelihood_samples}: use at least one, or None.")
     samples = posterior.sample(num_samples or posterior.weights.samples_per_step)
@@ -100,8 +102,7 @@ def _nll_of_perturbed(
             f"got {type(batch.inputs).__name__}. Use adversarial=None."
         )
     terms: list[Tensor] = []
-    num_samples = len(next(iter(samples.values())))
-    for index in range(num_samples):
+    for index in range(num_draws(samples)):
         one = take(samples, slice(index, index + 1))
         fixed = {name: value.detach() for name, value in one.items()}
         with torch.enable_grad():
@@ -115,17 +116,6 @@ def _nll_of_perturbed(
 
 # β as a function of the epoch = step / steps_per_epoch, counted from 0 and fractional.
 Schedule = Callable[[float], float]
-
-
-@dataclass(frozen=True)
-class Constant:
-    """The same β throughout."""
-
-    value: float = 1.0
-
-    def __call__(self, epoch: float) -> float:
-        """That value."""
-        return self.value
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,6 @@ NORMALISATION_LAYERS: tuple[type[nn.Module], ...] = (
     nn.GroupNorm,
     nn.LayerNorm,
     nn.RMSNorm,
-    nn.LocalResponseNorm,
 )
 
 
@@ -34,6 +33,15 @@ def size(shapes: Shapes) -> int:
     8
     """
     return sum(math.prod(shape) for shape in shapes.values())
+
+
+def num_draws(samples: Params) -> int:
+    """S, the number of stacked weight settings.
+
+    >>> num_draws({"bias": torch.zeros(5, 3)})
+    5
+    """
+    return len(next(iter(samples.values())))
 
 
 def flatten(samples: Params, shapes: Shapes) -> Float[Tensor, "S D"]:
@@ -95,6 +103,8 @@ def select_bayesian(network: nn.Module, bayesian: Selection) -> list[str]:
         )
     if bayesian is None:
         chosen = set(trainable) - _normalisation_names(network)
+    elif isinstance(bayesian, nn.Module):
+        raise TypeError("bayesian= takes a module's name, not the module itself.")
     elif callable(bayesian):
         chosen = {name for name, value in trainable.items() if bayesian(name, value)}
     else:

@@ -1,9 +1,11 @@
 """Posterior = network × weight distribution × prior × likelihood; the home of torch.func."""
 
 import copy
+import itertools
+import logging
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from dataclasses import field as dataclass_field
 from typing import Any, Generic, cast
 
 import torch
@@ -12,15 +14,17 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
 from torch.nn.parameter import is_lazy
+from torch.nn.utils.weight_norm import WeightNorm
 
 from bbh.batches import Inputs
 from bbh.likelihoods import Likelihood, P
-from bbh.params import Params, TensorTable, size
+from bbh.params import Params, TensorTable, num_draws, size, trainable_parameters
 from bbh.priors import Prior
 from bbh.weights.base import WeightDistribution
 from bbh.weights.per_example import PerExampleWeight, take
 
 Forward = Callable[[nn.Module, Inputs], Tensor]
+logger = logging.getLogger("bbh")
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,7 @@ class Recipe:
     """How a posterior was made, for storing it: a method's name and its arguments."""
 
     method: str
-    arguments: dict[str, Any] = dataclass_field(default_factory=dict[str, Any])
+    arguments: dict[str, Any]
 
 
 class Posterior(nn.Module, Generic[P]):
@@ -81,6 +85,8 @@ class Posterior(nn.Module, Generic[P]):
         recipe: How this posterior was made; without one it cannot be saved.
     """
 
+    _call: "_Call"
+
     def __init__(
         self,
         network: nn.Module,
@@ -96,8 +102,8 @@ class Posterior(nn.Module, Generic[P]):
     ):
         super().__init__()
         check_supported(network)
-        trainable = {name for name, value in network.named_parameters() if value.requires_grad}
-        if missing := sorted(trainable - weights.shapes.keys()):
+        check_parts(likelihood, prior)
+        if missing := sorted(trainable_parameters(network).keys() - weights.shapes.keys()):
             raise ValueError(f"the weight distribution does not cover {missing}.")
         weights.check_prior(prior)
         self.weights = weights
@@ -124,12 +130,12 @@ class Posterior(nn.Module, Generic[P]):
     @property
     def network(self) -> nn.Module:
         """The template: the network's structure on the meta device, without values."""
-        return cast(_Call, self.__dict__["_call"]).network
+        return self._call.network
 
     @property
     def call_with(self) -> Forward:
         """How the network is called."""
-        return cast(_Call, self.__dict__["_call"]).how
+        return self._call.how
 
     @property
     def device(self) -> torch.device:
@@ -154,17 +160,26 @@ class Posterior(nn.Module, Generic[P]):
         execution = self.execution or self._choose_execution(samples)
         if isinstance(execution, Loop):
             return self._loop(inputs, samples)
-        if self.execution is not None:
-            return self._vmap(inputs, samples, execution)
+        if any(isinstance(value, PerExampleWeight) for value in samples.values()):
+            raise ValueError(
+                "draws for every single example run one after the other: leave out "
+                "execution=Vmap() in training, or use sampling=Sampling.WEIGHTS."
+            )
         try:
-            return self._vmap(inputs, samples, execution)
+            with warnings.catch_warnings():
+                # Without a batching rule vmap loops by itself, slower than we do.
+                warnings.filterwarnings("error", "There is a performance drop")
+                return self._vmap(inputs, samples, execution)
         except torch.OutOfMemoryError:
             raise
-        except RuntimeError:
+        except (RuntimeError, UserWarning) as error:
+            if self.execution is not None:
+                raise
             # Control flow that looks at values, in-place tricks, missing batching rules: vmap
-            # refuses them all with this error. If the network itself is at fault, the loop says so.
+            # refuses them all. If the network itself is at fault, the loop says so.
             outputs = self._loop(inputs, samples)
             self._vmap_refused = True
+            logger.info("%s runs draw by draw: %s", type(self.network).__name__, error)
             return outputs
 
     def train(self, mode: bool = True) -> "Posterior[P]":
@@ -175,6 +190,12 @@ class Posterior(nn.Module, Generic[P]):
             self.network.get_submodule(name).train(True)
         return self
 
+    def statistics(self) -> list[Tensor]:
+        """The network's own buffers, wherever they are kept: what a pass in training writes to."""
+        own = dict(self.network.named_buffers()).keys()
+        tables = (module for module in self.modules() if isinstance(module, TensorTable))
+        return [value for table in tables for name, value in table().items() if name in own]
+
     def extra_repr(self) -> str:
         """One line about what is Bayesian, for print(posterior)."""
         return (
@@ -183,10 +204,8 @@ class Posterior(nn.Module, Generic[P]):
         )
 
     def _loop(self, inputs: Inputs, samples: Params) -> Tensor:
-        num_samples = len(next(iter(samples.values())))
-        return torch.stack(
-            [self._one(inputs, take(samples, index)) for index in range(num_samples)]
-        )
+        draws = (take(samples, index) for index in range(num_draws(samples)))
+        return torch.stack([self._one(inputs, draw) for draw in draws])
 
     def _vmap(self, inputs: Inputs, samples: Params, execution: Vmap) -> Tensor:
         def one(draw: Params) -> Tensor:
@@ -196,7 +215,7 @@ class Posterior(nn.Module, Generic[P]):
 
     def _one(self, inputs: Inputs, draw: Params) -> Tensor:
         values = {f"network.{name}": value for name, value in (self.constants() | draw).items()}
-        return functional_call(self.__dict__["_call"], values, (inputs,), strict=True)
+        return functional_call(self._call, values, (inputs,), strict=True)
 
     def _choose_execution(self, samples: Params) -> Execution:
         """Loop unless vmap is known to work and to pay.
@@ -204,7 +223,7 @@ class Posterior(nn.Module, Generic[P]):
         On a CPU vmap over convolution kernels is slower than a loop (1.7 to 3.8 times for LeNet)
         and over small matrices it is faster; on a GPU batched kernels win.
         """
-        one_draw = len(next(iter(samples.values()))) == 1
+        one_draw = num_draws(samples) == 1
         per_example = any(isinstance(value, PerExampleWeight) for value in samples.values())
         if one_draw or per_example or self._vmap_refused:
             return Loop()
@@ -276,6 +295,16 @@ def _template(network: nn.Module) -> nn.Module:
         ) from error
 
 
+def check_parts(likelihood: object, prior: object) -> None:
+    """Raises if the parts of a posterior are not what their places ask for."""
+    if not isinstance(likelihood, Likelihood):
+        raise TypeError(
+            f"likelihood={likelihood!r}: pass an object of bbh.likelihoods, e.g. Categorical()."
+        )
+    if not isinstance(prior, Prior):
+        raise TypeError(f"prior={prior!r}: pass an object of bbh.priors, e.g. Normal(1.0).")
+
+
 def check_supported(network: nn.Module) -> None:
     """Raises for what cannot be made Bayesian, naming the module and the way out."""
     for name, module in network.named_modules():
@@ -290,11 +319,18 @@ def check_supported(network: nn.Module) -> None:
                 f"{where} wraps the network for several devices. Pass network.module; bbh.fit "
                 "distributes by itself."
             )
-        for leaf, value in module.named_parameters(recurse=False):
+        # Their weight is a computed tensor, which cannot be copied.
+        hooks = module._forward_pre_hooks.values()  # pyright: ignore[reportPrivateUsage]
+        if any(isinstance(hook, WeightNorm) for hook in hooks):
+            raise TypeError(
+                f"{where} uses torch.nn.utils.weight_norm, which PyTorch has replaced: use the one "
+                "in torch.nn.utils.parametrizations."
+            )
+        own = (module.named_parameters(recurse=False), module.named_buffers(recurse=False))
+        for leaf, value in itertools.chain(*own):
             if is_lazy(value):
                 raise TypeError(
-                    f"{where}: parameter {leaf!r} has no shape yet. Run one batch through the "
-                    "network first."
+                    f"{where}: {leaf!r} has no shape yet. Run one batch through the network first."
                 )
             if value.requires_grad and value.is_complex():
                 raise TypeError(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from bbh.batches import Inputs, as_batch, count, cut, inputs_of, move
+from bbh.batches import Inputs, as_batch, count, cut, first_tensor, inputs_of, move
 from bbh.likelihoods import P, Sums
 from bbh.memory import peak_bytes
 from bbh.params import Params, size
@@ -32,7 +32,8 @@ def predict(
 ) -> P:
     """The predictive distribution of new inputs: the average over weight draws.
 
-    Every example sees the same draws. Results come back to where the inputs were.
+    Every example sees the same draws (but dropout layers of the network's own, left on by
+    ``mc_dropout``, have a mask for each). Results come back to where the inputs were.
 
     Args:
         posterior: Put into evaluation mode meanwhile; nothing about it changes.
@@ -48,8 +49,16 @@ def predict(
         keep_draws: Keep the probabilities of every single draw (regression always does).
     """
     if isinstance(inputs, Tensor | Mapping | PackedSequence) or type(inputs) is tuple:
+        # A dictionary may be a whole batch, with targets that are not inputs.
+        inputs = inputs_of(inputs) if isinstance(inputs, Mapping) else inputs
         home, pieces = _device_of(inputs), iter([cast(Inputs, inputs)])
     else:
+        listed = cast(list[Any], inputs) if type(inputs) is list else []
+        if listed and all(isinstance(one, Tensor) for one in listed):
+            raise TypeError(
+                "a list of tensors may be several inputs or several batches: pass tuple(inputs) "
+                "for the first, iter(inputs) for the second."
+            )
         home = torch.device("cpu")
         pieces = _inputs_of_all(cast(Iterable[Any], inputs))
     limits = _Limits(batch_size, memory_limit)
@@ -199,8 +208,12 @@ class _Draws:
 
     def _make(self, number: int, seed: int) -> Params:
         device = self._posterior.device
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            torch.manual_seed(seed)
+        devices = [device] if device.type == "cuda" else []
+        with torch.random.fork_rng(devices):
+            # Not torch.manual_seed, which would seed GPUs that are none of our business.
+            torch.default_generator.manual_seed(seed)
+            if devices:
+                torch.cuda.manual_seed(seed)
             return self._posterior.sample(number)
 
 
@@ -222,10 +235,7 @@ def _evaluation_mode(posterior: Posterior[Any]) -> Generator[None]:
 
 
 def _device_of(inputs: Inputs) -> torch.device:
-    if isinstance(inputs, Tensor):
-        return inputs.device
-    values = cast(
-        Iterable[Any],
-        cast(Mapping[str, Any], inputs).values() if isinstance(inputs, Mapping) else inputs,
-    )
-    return next((_device_of(value) for value in values), torch.device("cpu"))
+    if isinstance(inputs, PackedSequence):
+        return inputs.data.device
+    tensor = first_tensor(inputs)
+    return torch.device("cpu") if tensor is None else tensor.device

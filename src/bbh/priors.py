@@ -84,7 +84,7 @@ class Normal(ElementwisePrior):
 
     def distribution(self, like: Tensor) -> td.Distribution:
         """torch's Normal."""
-        return td.Normal(like.new_tensor(self.loc), like.new_tensor(self.scale))
+        return td.Normal(_full(like, self.loc), _full(like, self.scale), validate_args=False)
 
     def log_prob(self, name: str, values: Tensor) -> Tensor:
         """−½((w − loc)/scale)² − log scale − ½ log 2π."""
@@ -109,7 +109,7 @@ class Laplace(ElementwisePrior):
 
     def distribution(self, like: Tensor) -> td.Distribution:
         """torch's Laplace."""
-        return td.Laplace(like.new_tensor(0.0), like.new_tensor(self.scale))
+        return td.Laplace(_full(like, 0.0), _full(like, self.scale), validate_args=False)
 
 
 @dataclass(frozen=True)
@@ -124,8 +124,8 @@ class StudentT(ElementwisePrior):
 
     def distribution(self, like: Tensor) -> td.Distribution:
         """torch's StudentT."""
-        zero = like.new_tensor(0.0)
-        return td.StudentT(like.new_tensor(self.df), zero, like.new_tensor(self.scale))
+        df, zero, scale = (_full(like, value) for value in (self.df, 0.0, self.scale))
+        return td.StudentT(df, zero, scale, validate_args=False)
 
 
 @dataclass(frozen=True)
@@ -151,10 +151,12 @@ class ScaleMixture(ElementwisePrior):
 
     def distribution(self, like: Tensor) -> td.Distribution:
         """A mixture of zero-mean Gaussians."""
-        scales = like.new_tensor(self.scales)
+        scales = torch.stack([_full(like, scale) for scale in self.scales])
+        weights = torch.stack([_full(like, weight) for weight in self.weights])
         return td.MixtureSameFamily(
-            td.Categorical(like.new_tensor(self.weights)),
-            td.Normal(torch.zeros_like(scales), scales),
+            td.Categorical(weights, validate_args=False),
+            td.Normal(torch.zeros_like(scales), scales, validate_args=False),
+            validate_args=False,
         )
 
 
@@ -253,3 +255,8 @@ def _check_positive(owner: str, **values: float) -> None:
     for name, value in values.items():
         if not (value > 0 and math.isfinite(value)):
             raise ValueError(f"{owner}({name}={value}): {name} must be positive and finite.")
+
+
+def _full(like: Tensor, value: float) -> Tensor:
+    # Filled where it is used: a copy from the host would stall an accelerator in every step.
+    return like.new_full((), value)

@@ -17,7 +17,6 @@ from rich.progress import (
 from rich.table import Column
 
 from bbh.history import EpochRecord
-from bbh.objective import FreeEnergy
 
 # Reading a loss stalls an accelerator, and eyes need no more than this per second.
 _REFRESH_SECONDS = 0.2
@@ -34,18 +33,15 @@ class Display:
         self._shown = 0.0
         self._validation = ""
 
-    def step(self, epoch: int, step: int, energy: FreeEnergy) -> None:
+    def step(self, epoch: int, step: int, terms: dict[str, float]) -> None:
         """Called after every training step; ``epoch`` and ``step`` are counted from 0."""
         now = time.monotonic()
         if self._bar.disable or now - self._shown < _REFRESH_SECONDS:
             return
         self._shown = now
         fraction = min(1.0, (step + 1) / self._steps_per_epoch)
-        terms = (
-            f"loss {energy.total.item():.4g} · nll {energy.nll.item():.4g} "
-            f"· complexity {energy.complexity.item():.4g} nats"
-        )
-        self._bar.update(self._task, completed=epoch + fraction, terms=terms + self._validation)
+        text = _text(terms["total"], terms["nll"], terms["complexity"]) + self._validation
+        self._bar.update(self._task, completed=epoch + fraction, terms=text)
 
     def epoch(self, record: EpochRecord) -> None:
         """Called after every epoch."""
@@ -54,17 +50,26 @@ class Display:
                 f" · validation error {record.validation['error']:.4g} "
                 f"nll {record.validation['nll']:.4g}"
             )
-        terms = (
-            f"loss {record.total:.4g} · nll {record.nll:.4g} "
-            f"· complexity {record.complexity:.4g} nats"
-        )
-        self._bar.update(self._task, completed=record.epoch, terms=terms + self._validation)
+        text = _text(record.total, record.nll, record.complexity) + self._validation
+        self._bar.update(self._task, completed=record.epoch, terms=text)
         if self._writer is None:
             return
-        for name in ("total", "nll", "complexity", "auxiliary", "beta", "learning_rate"):
+        for name in (
+            "total",
+            "nll",
+            "complexity",
+            "auxiliary",
+            "beta",
+            "learning_rate",
+            "gradient_norm",
+        ):
             self._writer.add_scalar(f"train/{name}", getattr(record, name), record.epoch)
         for name, value in record.validation.items():
             self._writer.add_scalar(f"validation/{name}", value, record.epoch)
+
+
+def _text(total: float, nll: float, complexity: float) -> str:
+    return f"loss {total:.4g} · nll {nll:.4g} · complexity {complexity:.4g} nats"
 
 
 @contextmanager

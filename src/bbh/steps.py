@@ -3,6 +3,7 @@
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import partial
+from math import isfinite
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ class DivergedError(FloatingPointError):
     The posterior holds the state before the step that failed.
 
     Attributes:
-        term: Which one: nll, complexity, auxiliary or gradient.
+        term: Which one: nll, complexity, auxiliary, total or gradient_norm.
         history: The records up to then.
     """
 
@@ -90,36 +91,36 @@ class Stepper:
         self.settings = settings
         self.gradient_clip = gradient_clip
         self.count = 0
+        self._statistics = posterior.statistics()
 
     def pretrain(self) -> None:
         """Steps of helper networks before the first training step."""
         self.posterior.train()
         self._auxiliary_steps(self.posterior.weights.pretraining_steps)
 
-    def step(self, batch: Any, beta: float) -> tuple[FreeEnergy, Tensor]:
-        """One step; the objective's terms and the gradient's norm before clipping."""
+    def step(self, batch: Any, beta: float) -> dict[str, float]:
+        """One step; the objective's terms, and the gradient's norm before clipping."""
         with self._statistics_kept():
             self._auxiliary_steps(self.posterior.weights.auxiliary_steps)
             batch = move(as_batch(batch), self.fabric.device)
             # Mixed precision rounds every tensor it is given: targets and weights go in unseen.
             complete = partial(Batch, targets=batch.targets, weights=batch.weights)
             energy: FreeEnergy = self.objective(batch.inputs, complete, beta=beta, **self.settings)
-            for term in ("nll", "complexity", "auxiliary"):
-                self._check_finite(term, getattr(energy, term))
-            norm = self._update(energy.total)
+            # The total last: where a term is not finite, the term is to blame.
+            terms = self._update(
+                energy.total,
+                nll=energy.nll,
+                complexity=energy.complexity,
+                auxiliary=energy.auxiliary,
+                total=energy.total,
+            )
         self.count += 1
-        return energy, norm
+        return terms
 
     @contextmanager
     def _statistics_kept(self) -> Generator[None]:
         """Undoes a failed step's mark on the network's buffers: batch norm writes as it reads."""
-        own = {name for name, _ in self.posterior.network.named_buffers()}
-        # Not all buffers: frozen parameters are among them, large and never written to.
-        saved = [
-            (value, value.clone())
-            for name, value in self.posterior.named_buffers()
-            if name.rpartition(".")[2].replace("/", ".") in own
-        ]
+        saved = [(value, value.clone()) for value in self._statistics]
         try:
             yield
         except DivergedError:
@@ -130,26 +131,28 @@ class Stepper:
     def _auxiliary_steps(self, number: int) -> None:
         for _ in range(number):
             auxiliary = self.objective(None, None, self.settings["num_samples"])
-            self._check_finite("auxiliary", auxiliary)
-            self._update(auxiliary)
+            self._update(auxiliary, auxiliary=auxiliary)
 
-    def _update(self, loss: Tensor) -> Tensor:
-        """One optimizer step, unless the gradient is not finite."""
+    def _update(self, loss: Tensor, **terms: Tensor) -> dict[str, float]:
+        """One optimizer step, unless a term or the gradient is not finite; all as numbers."""
         self.optimizer.zero_grad(set_to_none=True)
         self.fabric.backward(loss)
         precision = self.fabric.strategy.precision
         precision.unscale_gradients(self.optimizer.optimizer)
         gradients = [p.grad for p in self.posterior.parameters() if p.grad is not None]
         norm = nn.utils.get_total_norm(gradients)
+        terms["gradient_norm"] = norm
+        # One read for all of them: each by itself would stall an accelerator.
+        numbers = torch.stack([term.detach().to(norm.dtype) for term in terms.values()]).tolist()
+        values: dict[str, float] = dict(zip(terms, numbers, strict=True))
         # Half precision finds its loss scale by overflowing; the scaler skips such a step itself.
-        if getattr(precision, "scaler", None) is None:
-            self._check_finite("gradient", norm)
+        if getattr(precision, "scaler", None) is not None and not isfinite(numbers[-1]):
+            values["gradient_norm"] = 0.0
+        for name, value in values.items():
+            if not isfinite(value):
+                raise DivergedError(name, self.count + 1, value)
         if self.gradient_clip is not None:
             trained = self.posterior.parameters()
             nn.utils.clip_grads_with_norm_(trained, self.gradient_clip, norm)
         self.optimizer.step()
-        return norm.detach().nan_to_num(posinf=0.0)  # a skipped step moved by nothing
-
-    def _check_finite(self, term: str, value: Tensor) -> None:
-        if not torch.isfinite(value):
-            raise DivergedError(term, self.count + 1, float(value.detach()))
+        return values

@@ -120,7 +120,8 @@ def load(
                 f"cannot hold: pass load(…, {name}=…)."
             )
     method = _METHODS[description["method"]]
-    with torch.random.fork_rng():  # loading leaves the user's random numbers alone
+    # Loading leaves the user's random numbers alone; everything random is drawn on the CPU.
+    with torch.random.fork_rng(devices=[]):
         posterior: Posterior[Any] = method(
             network, forward=forward, execution=execution, **arguments
         )
@@ -135,7 +136,11 @@ def fingerprint(network: nn.Module) -> dict[str, dict[str, str]]:
     """Structure of a network: its modules' classes, and its tensors' shapes and types."""
     tensors = {**dict(network.named_parameters()), **dict(network.named_buffers())}
     return {
-        "modules": {name: type(module).__name__ for name, module in network.named_modules()},
+        # With their settings: a stride or a dropout rate leaves no trace in any tensor.
+        "modules": {
+            name: f"{type(module).__name__}({module.extra_repr()})"
+            for name, module in network.named_modules()
+        },
         "tensors": {
             name: f"{list(value.shape)} {value.dtype}{' trainable' if value.requires_grad else ''}"
             for name, value in tensors.items()

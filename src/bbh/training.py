@@ -17,7 +17,7 @@ from bbh import checkpoints
 from bbh.batches import num_data_of
 from bbh.history import History
 from bbh.loop import TrainingLoop
-from bbh.objective import Constant, Schedule
+from bbh.objective import Schedule
 from bbh.posterior import Posterior
 from bbh.prediction import evaluate
 from bbh.progress import make_display
@@ -37,7 +37,7 @@ def fit(
     optimizer: MakeOptimizer | None = None,
     scheduler: MakeScheduler | None = None,
     schedule_each_step: bool = False,
-    beta: Schedule | None = None,
+    beta: float | Schedule = 1.0,
     temperature: float = 1.0,
     num_samples: int | None = None,
     likelihood_samples: int | None = None,
@@ -62,7 +62,7 @@ def fit(
         optimizer: Makes one from the parameters, e.g. ``lambda p: torch.optim.SGD(p, lr=0.1)``.
         scheduler: Makes a learning-rate schedule from the optimizer.
         schedule_each_step: Advance the schedule every step instead of every epoch.
-        beta: Annealing of the complexity: :class:`~bbh.Constant`, :class:`~bbh.Linear`,
+        beta: Weight of the complexity: a number, or annealing by :class:`~bbh.Linear`,
             :class:`~bbh.Cosine` or any function of the (fractional) epoch.
         temperature: Constant factor on the complexity.
         num_samples: Weight draws per step; None takes the method's own number.
@@ -86,6 +86,12 @@ def fit(
         raise ValueError(f"epochs={epochs}: train for at least one.")
     if patience is not None and validation_loader is None:
         raise ValueError("patience needs a validation_loader to judge by.")
+    if resume and checkpoint is None:
+        raise ValueError("resume=True needs checkpoint=, the file to go on from.")
+    if schedule_each_step and scheduler is None:
+        raise ValueError("schedule_each_step=True needs a scheduler.")
+    if num_samples is not None and num_samples < 1:
+        raise ValueError(f"num_samples={num_samples}: draw at least one, or None.")
     num_data = num_data if num_data is not None else num_data_of(train_loader)
     fabric = fabric or Fabric(accelerator="auto", devices=1)
     make = optimizer or partial(torch.optim.Adam, lr=learning_rate)
@@ -100,7 +106,8 @@ def fit(
     }
     stepper = Stepper(posterior, objective, wrapped, fabric, settings, gradient_clip)
     schedule = scheduler(wrapped.optimizer) if scheduler else None
-    loop = TrainingLoop(stepper, beta or Constant(), schedule, schedule_each_step)
+    annealing: Schedule = beta if callable(beta) else lambda _: beta
+    loop = TrainingLoop(stepper, annealing, schedule, schedule_each_step, patience)
     if isinstance(train_loader, DataLoader):
         train_loader = fabric.setup_dataloaders(train_loader)
     path = None if checkpoint is None else Path(checkpoint)
@@ -116,7 +123,7 @@ def fit(
     steps_per_epoch = _length(train_loader)
     visible, log_dir = (progress, log_dir) if fabric.is_global_zero else (False, None)
     with make_display(visible, epochs, steps_per_epoch, log_dir) as show:
-        while len(loop.records) < epochs and not loop.out_of_patience(patience):
+        while len(loop.records) < epochs and not loop.out_of_patience():
             started = time.perf_counter()
             means = loop.epoch(train_loader, steps_per_epoch, show)
             metrics: dict[str, float] = {}
@@ -124,7 +131,7 @@ def fit(
                 metrics = evaluate(posterior, validation_loader, validation_samples)
                 # Draws differ between processes, and all must stop in the same epoch.
                 metrics = fabric.broadcast(metrics)
-            loop.finish_epoch(means, metrics, time.perf_counter() - started, keep_best=patience)
+            loop.finish_epoch(means, metrics, time.perf_counter() - started)
             show.epoch(loop.records[-1])
             if path is not None and fabric.is_global_zero:
                 checkpoints.write(path, loop.state(generators))

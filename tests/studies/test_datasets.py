@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from bbh.studies.datasets import DataError, draw_letters, load_digits, load_mnist
 from bbh.studies.datasets.idx import read_idx
-from bbh.studies.datasets.sources import MNIST, Source
+from bbh.studies.datasets.sources import MNIST, NOTMNIST, Source
 
 SHAPE = (3, 2, 2)
 PIXELS = bytes(range(12))
 WHOLE = bytes([0, 0, 8, 3]) + b"".join(n.to_bytes(4, "big") for n in SHAPE) + PIXELS
+ZIPPED = gzip.compress(WHOLE, mtime=0)
 
 
 def write(folder: Path, content: bytes) -> Path:
@@ -38,9 +39,10 @@ def test_reads_the_publishers_format(tmp_path, pack):
         (WHOLE + b"\x00", "truncated or too long"),
         (WHOLE[:10], "shape"),
         (WHOLE[:7] + b"\x04" + WHOLE[8:], r"shape \(4, 2, 2\), expected \(3, 2, 2\)"),
-        (gzip.compress(WHOLE)[:-9], "cannot be read"),
-        (gzip.compress(WHOLE)[:15] + b"????" + gzip.compress(WHOLE)[19:], "cannot be read"),
+        (ZIPPED[:-9], "cannot be read"),
+        (ZIPPED[:15] + b"????" + ZIPPED[19:], "cannot be read"),
     ],
+    ids=lambda value: None if isinstance(value, bytes) else value,
 )
 def test_damaged_files_are_named_with_a_remedy(tmp_path, content, problem):
     path = write(tmp_path, content)
@@ -77,13 +79,14 @@ def test_no_network_says_so(tmp_path, monkeypatch):
     assert not list(tmp_path.rglob("missing*"))
 
 
-def test_files_are_found_in_either_layout(tmp_path):
-    name = "t10k-labels-idx1-ubyte"
-    (tmp_path / f"{name}.gz").write_bytes(b"")
-    assert MNIST[name].find(tmp_path).name == f"{name}.gz"
+def test_each_data_set_is_found_in_its_own_folder_only(tmp_path):
+    name = "t10k-images-idx3-ubyte"
     (tmp_path / "mnist").mkdir()
-    (tmp_path / "mnist" / name).write_bytes(b"")
-    assert MNIST[name].find(tmp_path) == tmp_path / "mnist" / name
+    (tmp_path / "mnist" / f"{name}.gz").write_bytes(b"")
+    (tmp_path / name).write_bytes(b"")  # whose is it?
+    assert MNIST[name].find(tmp_path) == tmp_path / "mnist" / f"{name}.gz"
+    with pytest.raises(DataError, match="notmnist"):
+        NOTMNIST[name].find(tmp_path)
 
 
 def test_mnist_is_split_as_in_the_paper(data_dir):

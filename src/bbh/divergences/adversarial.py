@@ -19,9 +19,8 @@ class Critic(nn.Module):
     def __init__(self, shapes: Shapes, hidden: tuple[int, ...], embedding: int):
         super().__init__()
         lengths = torch.tensor([size({name: shape}) for name, shape in shapes.items()])
-        self.register_buffer(
-            "tensor_of_weight", torch.arange(len(shapes)).repeat_interleave(lengths)
-        )
+        tensor_of_weight = torch.arange(len(shapes)).repeat_interleave(lengths)
+        self.register_buffer("tensor_of_weight", tensor_of_weight, persistent=False)
         self.embedding = nn.Embedding(len(shapes), embedding) if embedding else None
         layers: list[nn.Module] = []
         for inputs, outputs in zip((1 + embedding, *hidden), hidden, strict=False):

@@ -92,13 +92,9 @@ class Generator(ABC):
         shapes: Shapes = {name: value.shape for name, value in values.items()}
         summary = self.describe(shapes, noise.dim)
         parameters = self.num_parameters(shapes, noise.dim)
-        self._refuse_if_too_large(parameters, summary)
+        _refuse_if_too_large(parameters, summary)
         large = parameters > _BLOW_UP * size(shapes) and parameters > 10_000_000
         logger.log(logging.WARNING if large else logging.INFO, summary)
-        scales = {
-            name: torch.full((math.prod(shape),), fan_in(name, shapes) ** -0.5)
-            for name, shape in shapes.items()
-        }
         hypernetworks: list[Hypernetwork] = []
         for head in self.heads(shapes):
             own_bias = self.initialization.bias_per_weight
@@ -106,18 +102,25 @@ class Generator(ABC):
             current = torch.cat(
                 [values[name].detach().float().cpu().flatten() for name in head.names]
             )
-            self.initialization.apply(one, current, torch.cat([scales[n] for n in head.names]))
+            self.initialization.apply(one, current, _fan_in_scale(head, shapes))
             hypernetworks.append(one)
         # Drawn on the CPU in single precision wherever it will live, so a seed means the same.
         return Hypernetworks(shapes, hypernetworks).to(next(iter(values.values())))
 
-    def _refuse_if_too_large(self, parameters: int, summary: str) -> None:
-        if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:
-            return
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        if parameters * _BYTES > memory:
-            raise MemoryError(
-                f"{summary}; this machine has {memory / 2**30:.0f} GiB. Use "
-                "bbh.generators.Sliced() or Single(), smaller hidden layers, or make fewer "
-                "parameters Bayesian with bayesian=."
-            )
+
+def _fan_in_scale(head: Head, shapes: Shapes) -> float:
+    """Root mean square of 1/√fan_in over the weights of a head."""
+    squares = (math.prod(shapes[name]) / fan_in(name, shapes) for name in head.names)
+    return math.sqrt(sum(squares) / head.num_weights)
+
+
+def _refuse_if_too_large(parameters: int, summary: str) -> None:
+    if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:
+        return
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if parameters * _BYTES > memory:
+        raise MemoryError(
+            f"{summary}; this machine has {memory / 2**30:.0f} GiB. Use "
+            "bbh.generators.Sliced() or Single(), smaller hidden layers, or make fewer "
+            "parameters Bayesian with bayesian=."
+        )

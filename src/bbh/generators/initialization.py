@@ -25,14 +25,14 @@ class Initialization(ABC):
         self,
         hypernetwork: Hypernetwork,
         values: Float[Tensor, " weights"],
-        scales: Float[Tensor, " weights"],
+        scale: float,
     ) -> None:
         """Sets all parameters.
 
         Args:
             hypernetwork: To be filled.
             values: The network's own current weights.
-            scales: 1/√fan_in of each of them.
+            scale: 1/√fan_in, the root mean square over them.
         """
 
 
@@ -50,7 +50,7 @@ class Glorot(Initialization):
         self,
         hypernetwork: Hypernetwork,
         values: Float[Tensor, " weights"],
-        scales: Float[Tensor, " weights"],
+        scale: float,
     ) -> None:
         """Glorot everywhere."""
         _glorot_trunk(hypernetwork)
@@ -63,10 +63,11 @@ class FromNetwork(Initialization):
     """Weights start at the network's own values, spread over z relative to fan-in scale.
 
     A trained network starts where it is, a fresh one at its own initialisation. Each weight has
-    an output bias of its own, set so that its mean over z is the network's weight; its standard
-    deviation over z is ``spread`` / √fan_in on average. That size is in a fixed factor and the
-    output layer itself is of order one, so that an optimiser's step changes the weights by a small
-    part of their spread, however many hidden units push them together.
+    an output bias of its own, set so that its mean over z is the network's weight; the standard
+    deviation over z is ``spread`` / √fan_in on average over the weights of a hypernetwork. That
+    size is in a fixed factor and the output layer itself is of order one, so that an optimiser's
+    step changes the weights by a small part of their spread, however many hidden units push them
+    together.
 
     Args:
         spread: Initial standard deviation in units of 1/√fan_in.
@@ -84,7 +85,7 @@ class FromNetwork(Initialization):
         self,
         hypernetwork: Hypernetwork,
         values: Float[Tensor, " weights"],
-        scales: Float[Tensor, " weights"],
+        scale: float,
     ) -> None:
         """Glorot trunk, then an output layer measured against it."""
         _glorot_trunk(hypernetwork)
@@ -98,7 +99,7 @@ class FromNetwork(Initialization):
             variances.append(features.var(0).sum(1))
         # Var_z[a·h] = aᵀ Cov(h) a, whose mean over a ~ N(0, I) is tr Cov(h).
         feature_scale = torch.cat(variances).mean().sqrt()
-        hypernetwork.gain.copy_(self.spread * scales.square().mean().sqrt() / feature_scale)
+        hypernetwork.gain.copy_(self.spread * scale / feature_scale)
         hypernetwork.output_weight.normal_()
         offset = hypernetwork.gain * torch.cat(means) @ hypernetwork.output_weight.T
         offset = offset.flatten()[: head.num_weights]

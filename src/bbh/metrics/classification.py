@@ -38,7 +38,8 @@ def error(probs: Float[Tensor, "B C"], targets: Int[Tensor, "B"]) -> float:
         >>> error(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.tensor([0, 1]))
         50.0
     """
-    return 100.0 * (1.0 - accuracy(probs, targets))
+    probs, targets = _checks.labelled(probs, targets)
+    return 100.0 * int((probs.argmax(dim=-1) != targets).sum()) / len(targets)
 
 
 def nll(probs: Float[Tensor, "B C"], targets: Int[Tensor, "B"]) -> float:

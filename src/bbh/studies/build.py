@@ -35,10 +35,10 @@ def build_scheduler(config: Config) -> Callable[[Optimizer], LRScheduler] | None
     return partial(CosineAnnealingLR, T_max=config.epochs) if config.cosine_decay else None
 
 
-def build_beta(config: Config) -> bbh.Constant | bbh.Linear:
+def build_beta(config: Config) -> float | bbh.Linear:
     """Annealing of the complexity."""
     if config.anneal_end == 0:
-        return bbh.Constant()
+        return 1.0
     return bbh.Linear(config.anneal_start, config.anneal_end)
 
 

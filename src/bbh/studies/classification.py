@@ -1,6 +1,5 @@
 """One run of an image-classification study: train, measure, record."""
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -68,7 +67,6 @@ def run_once(
     data = study.data.to(fabric.device)
     posterior = build_posterior(config, study.make_network, bbh.likelihoods.Categorical())
     checkpoint = folder / "checkpoint.pt"
-    started = time.perf_counter()
     history = bbh.fit(
         posterior,
         DeviceBatches(data.train_images, data.train_labels, config.batch_size),
@@ -85,7 +83,7 @@ def run_once(
         fabric=fabric,
         progress=progress,
     )
-    seconds = time.perf_counter() - started
+    seconds = sum(epoch.seconds for epoch in history)
     record = Record(
         study=study.name,
         method=config.method,
@@ -94,13 +92,12 @@ def run_once(
         config=asdict(config),
         metrics={
             **measure(posterior, data, config.prediction_samples),
-            "seconds": sum(epoch.seconds for epoch in history),
-            "steps_per_second": history[-1].step / sum(epoch.seconds for epoch in history),
+            "seconds": seconds,
+            "steps_per_second": history[-1].step / seconds,
             "parameters": float(sum(p.numel() for p in posterior.parameters())),
         },
         history=history.to_dicts(),
         data={data.name: data.fingerprint, "outliers": data.outlier_name},
-        seconds=seconds,
     )
     record.write(folder)
     checkpoint.unlink()
@@ -109,21 +106,17 @@ def run_once(
 
 def measure(posterior: bbh.Posterior[Any], data: ImageData, draws: int) -> dict[str, float]:
     """Quality on the test images, and how outliers differ."""
-    inside: ClassPredictive = bbh.predict(posterior, data.test_images, draws)
-    outside: ClassPredictive = bbh.predict(posterior, data.outlier_images, draws)
-    probs, labels = inside.mean.cpu(), data.test_labels.cpu()
-    classes = probs.shape[1]
-    wrong = inside.labels.cpu() != labels
+    inside: ClassPredictive = bbh.predict(posterior, data.test_images.cpu(), draws)
+    outside: ClassPredictive = bbh.predict(posterior, data.outlier_images.cpu(), draws)
+    labels = data.test_labels.cpu()
+    classes = inside.mean.shape[1]
     return {
-        "error": metrics.error(probs, labels),
-        "nll": metrics.nll(probs, labels),
-        "brier": metrics.brier(probs, labels),
-        "ece": metrics.expected_calibration_error(probs, labels),
+        **posterior.likelihood.metrics(inside, labels),
         "entropy_auc": metrics.entropy_auc(inside.entropy, classes),
         "outlier_entropy_auc": metrics.entropy_auc(outside.entropy, classes),
         "ood_auroc": metrics.auroc(inside.entropy, outside.entropy),
         "ood_aupr": metrics.aupr(inside.entropy, outside.entropy),
         "ood_fpr95": metrics.fpr_at_95_tpr(inside.entropy, outside.entropy),
         "ood_auroc_mi": metrics.auroc(inside.mutual_information, outside.mutual_information),
-        "risk_coverage_area": metrics.risk_coverage_area(inside.entropy, wrong),
+        "risk_coverage_area": metrics.risk_coverage_area(inside.entropy, inside.labels != labels),
     }

@@ -34,7 +34,6 @@ class Record:
         metrics: Name → number. Errors are in per cent.
         history: One entry per epoch.
         data: Name and fingerprint of the data sets.
-        seconds: Wall time of the training loop.
         hardware: What it ran on.
         versions: Of the libraries.
         commit: Of the repository, if it ran from one.
@@ -50,7 +49,6 @@ class Record:
     metrics: dict[str, float]
     history: list[dict[str, Any]]
     data: dict[str, str]
-    seconds: float
     hardware: dict[str, Any] = field(default_factory=lambda: hardware())
     versions: dict[str, str] = field(default_factory=lambda: versions())
     commit: str | None = field(default_factory=lambda: _git("rev-parse", "HEAD"))

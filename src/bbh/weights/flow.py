@@ -92,7 +92,7 @@ class MultiplicativeFlow(WeightDistribution):
     ):
         super().__init__()
         self.shapes = {name: value.shape for name, value in loc.items()}
-        self.sampling = sampling
+        self.sampling = Sampling(sampling)
         self.log_max_scale = math.log(max_scale)
         self.loc = TensorTable(loc, trainable=True)
         # The inverse of the limit in _scales(), so that scales start exactly where they should.
@@ -108,9 +108,7 @@ class MultiplicativeFlow(WeightDistribution):
         }
         self.multipliers = nn.ModuleDict(
             {
-                name.replace(".", "/"): MultiplierFlow(loc[name].shape[axis], kind, steps).to(
-                    loc[name]
-                )
+                _key(name): MultiplierFlow(loc[name].shape[axis], kind, steps).to(loc[name])
                 for name, axis in self.axes.items()
             }
         )
@@ -165,4 +163,9 @@ class MultiplicativeFlow(WeightDistribution):
         }
 
     def _multiplier(self, name: str) -> MultiplierFlow:
-        return cast(MultiplierFlow, self.multipliers[name.replace(".", "/")])
+        return cast(MultiplierFlow, self.multipliers[_key(name)])
+
+
+def _key(name: str) -> str:
+    # Prefixed, because nn.ModuleDict refuses the names of its own methods (keys, values, …).
+    return "z/" + name.replace(".", "/")

@@ -85,7 +85,7 @@ class FlowChain(Flow):
 
     def __init__(self, kind: FlowKind, dim: int, steps: int, hidden: int):
         super().__init__()
-        planar = kind is FlowKind.PLANAR or dim == 1
+        planar = FlowKind(kind) is FlowKind.PLANAR or dim == 1
         self.steps = nn.ModuleList(
             Planar(dim) if planar else MaskedRealNVP(dim, hidden) for _ in range(steps)
         )

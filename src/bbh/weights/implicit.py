@@ -2,6 +2,7 @@
 
 from bbh.cost import Cost
 from bbh.divergences import Divergence
+from bbh.divergences.base import check_num_samples
 from bbh.generators.base import Hypernetworks
 from bbh.noise import GaussianNoise
 from bbh.params import Params
@@ -27,11 +28,7 @@ class Implicit(WeightDistribution):
         samples_per_step: int = 5,
     ):
         super().__init__()
-        if samples_per_step < divergence.min_samples():
-            raise ValueError(
-                f"{type(divergence).__name__} estimates from at least {divergence.min_samples()} "
-                f"weight samples per step, got num_samples={samples_per_step}."
-            )
+        check_num_samples(divergence, samples_per_step)
         self.generator = generator
         self.noise = noise
         self.divergence = divergence

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from bbh.cost import Cost
 from bbh.divergences import ClosedForm, Divergence, Marginals
+from bbh.divergences.base import check_num_samples
 from bbh.params import Params, TensorTable
 from bbh.priors import Prior
 from bbh.weights.base import WeightDistribution
@@ -34,17 +35,18 @@ class MeanFieldNormal(WeightDistribution):
     ):
         super().__init__()
         self.shapes = {name: value.shape for name, value in loc.items()}
-        self.divergence = divergence or ClosedForm()
-        self.sampling = sampling
-        self.samples_per_step = max(samples_per_step, self.divergence.min_samples())
-        self.auxiliary_steps = self.divergence.auxiliary_steps()
-        self.pretraining_steps = self.divergence.pretraining_steps()
+        self.sampling = Sampling(sampling)
         self.loc = TensorTable(loc, trainable=True)
         log_scale = math.log(initial_scale)
         self.log_scale = TensorTable(
             {name: torch.full_like(value, log_scale) for name, value in loc.items()},
             trainable=True,
         )
+        self.divergence = divergence or ClosedForm()
+        check_num_samples(self.divergence, samples_per_step)
+        self.samples_per_step = samples_per_step
+        self.auxiliary_steps = self.divergence.auxiliary_steps()
+        self.pretraining_steps = self.divergence.pretraining_steps()
         helper = self.divergence.helper(self.shapes)
         self.helper = helper and helper.to(next(iter(loc.values())))
 

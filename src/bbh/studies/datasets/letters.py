@@ -33,9 +33,14 @@ def draw_letters(number: int, size: int, seed: int = 0) -> Tensor:
 
 def _glyph(letter: str, font: str, size: int) -> Tensor:
     """One letter, centred, three quarters of the picture high, [1, fine, fine]."""
-    from matplotlib.font_manager import FontProperties
-    from matplotlib.path import Path
-    from matplotlib.textpath import TextPath
+    try:
+        from matplotlib.font_manager import FontProperties
+        from matplotlib.path import Path
+        from matplotlib.textpath import TextPath
+    except ImportError as error:
+        raise ImportError(
+            "letters are drawn with Matplotlib: pip install 'bayes-by-hypernet[studies]'."
+        ) from error
 
     path = TextPath((0, 0), letter, size=1, prop=FontProperties(family=font, weight="bold"))
     box = path.get_extents()

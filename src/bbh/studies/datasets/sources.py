@@ -40,19 +40,13 @@ class Source:
         Raises:
             DataError: It is in neither; the message names the ways out.
         """
-        folders = [cache_dir()] if data_dir is None else [data_dir]
-        names = (self.name, f"{self.name}.gz")
-        candidates = [
-            folder / sub / name
-            for folder in folders
-            for sub in (self.folder, ".")
-            for name in names
-        ]
-        for candidate in candidates:
+        folder = data_dir or cache_dir()
+        # Only in the data set's own folder: MNIST and notMNIST name their files alike.
+        for candidate in (folder / self.folder / name for name in (self.name, f"{self.name}.gz")):
             if candidate.is_file():
                 return candidate
         raise DataError(
-            f"{self.folder}/{self.name}(.gz) is not in {folders[0]}. Run `bbh data fetch "
+            f"{self.folder}/{self.name}(.gz) is not in {folder}. Run `bbh data fetch "
             f"{self.folder}` with a network, or copy the publisher's files into a folder and name "
             "it with --data or the environment variable BBH_DATA."
         )
@@ -63,7 +57,12 @@ class Source:
 
     def fetch(self) -> Path:
         """Downloads the file into the cache, atomically and checked, unless it is there."""
-        import pooch
+        try:
+            import pooch
+        except ImportError as error:
+            raise ImportError(
+                "files are fetched with pooch: pip install 'bayes-by-hypernet[studies]'."
+            ) from error
 
         problems: list[str] = []
         for mirror in self.mirrors:
@@ -81,7 +80,7 @@ class Source:
         raise DataError(
             f"{self.folder}/{self.name}.gz could not be fetched ({'; '.join(problems)}). Without a "
             "network copy the publisher's files into a folder and name it with --data or BBH_DATA; "
-            "`bbh demo`, `bbh run toy` and `bbh run digits` need no download."
+            "`bbh demo` and `bbh run digits` need no download."
         )
 
 
