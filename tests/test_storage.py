@@ -456,6 +456,15 @@ class TestBrought:
 
 
 class TestOtherNetworks:
+    def test_settings_without_tensors_are_compared(self, tmp_path):
+        def network(slope: float) -> nn.Module:
+            return nn.Sequential(nn.Linear(4, 3), nn.LeakyReLU(slope))
+
+        bbh.save(bbh.methods.bayes_by_backprop(network(0.1), Categorical()), tmp_path / "file")
+        with pytest.raises(StorageError, match=r"'1' was .*slope=0\.1.*, is .*slope=0\.2"):
+            bbh.load(tmp_path / "file", network(0.2))
+        bbh.load(tmp_path / "file", network(0.1))
+
     @pytest.mark.parametrize(
         ("network", "difference"),
         [
@@ -475,7 +484,7 @@ class TestOtherNetworks:
             ),
             (
                 lambda: nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 3)),
-                r"module '1' was ReLU, is Tanh",
+                r"module '1' was ReLU\(\), is Tanh\(\)",
             ),
             (
                 lambda: mlp().double(),

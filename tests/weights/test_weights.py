@@ -171,7 +171,7 @@ def one_weight(steps: int) -> tuple[MultiplicativeFlow, MultiplierFlow]:
     """w = z · 0.8 + 0.3 · ε, z ~ N(1.2, 0.25) through ``steps`` steps."""
     weights = MultiplicativeFlow({"w": torch.tensor([[MEAN]])}, initial_scale=SCALE, steps=steps)
     weights.double()
-    multiplier = weights.multipliers["w"]
+    multiplier = weights.multipliers["z/w"]
     assert isinstance(multiplier, MultiplierFlow)
     nn.init.constant_(multiplier.loc, Z_LOC)
     nn.init.constant_(multiplier.log_variance, math.log(Z_VARIANCE))
@@ -254,7 +254,7 @@ def test_every_kernel_enters_the_flow_bound():
         torch.testing.assert_close(parameter.grad, expected, rtol=1e-4, atol=1e-5)
     # One entry of z per input unit of a matrix, per filter of a convolution.
     sizes = {name: len(module.loc) for name, module in weights.multipliers.items()}
-    assert sizes == {"conv1/weight": 4, "conv2/weight": 6, "fc1/weight": 6, "fc2/weight": 8}
+    assert sizes == {"z/conv1/weight": 4, "z/conv2/weight": 6, "z/fc1/weight": 6, "z/fc2/weight": 8}
 
 
 @pytest.mark.parametrize("kind", list(FlowKind))

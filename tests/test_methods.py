@@ -1,0 +1,92 @@
+"""What the methods refuse, and what they take in place of it."""
+
+import pytest
+import torch
+from scenarios import mlp
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import bbh
+from bbh.likelihoods import Categorical
+from bbh.priors import Normal
+from bbh.weights import FlowKind, Sampling
+from bbh.weights.flows import MaskedRealNVP, Planar
+
+
+def loader() -> DataLoader:
+    return DataLoader(TensorDataset(torch.randn(8, 4), torch.arange(8) % 3), batch_size=4)
+
+
+def test_an_enum_may_be_given_by_its_word_and_a_typo_is_refused():
+    posterior = bbh.methods.bayes_by_backprop(mlp(), Categorical(), sampling="local")
+    assert posterior.weights.sampling is Sampling.LOCAL
+    with pytest.raises(Exception, match="locl"):
+        bbh.methods.bayes_by_backprop(mlp(), Categorical(), sampling="locl")
+    for flow, kind in ((FlowKind.PLANAR, Planar), (FlowKind.REAL_NVP, MaskedRealNVP)):
+        weights = bbh.methods.multiplicative_normalizing_flows(
+            mlp(), Categorical(), flow=flow
+        ).weights
+        steps = [
+            module for module in weights.modules() if isinstance(module, Planar | MaskedRealNVP)
+        ]
+        assert {type(step) for step in steps} == {kind}
+
+
+def test_draws_per_example_and_vmap_exclude_each_other():
+    posterior = bbh.methods.bayes_by_backprop(
+        mlp(), Categorical(), sampling=Sampling.LOCAL, execution=bbh.Vmap()
+    ).train()
+    inputs = torch.zeros(5, 4)
+    with pytest.raises(ValueError, match=r"leave out execution=Vmap\(\)"):
+        posterior(inputs, posterior.sample(2))
+    # Prediction has one draw for all examples, where vmap is welcome.
+    assert posterior.eval()(inputs, posterior.sample(2)).shape == (2, 5, 3)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        bbh.methods.maximum_a_posteriori,
+        bbh.methods.deep_ensemble,
+        bbh.methods.bayes_by_backprop,
+        bbh.methods.mc_dropout,
+        bbh.methods.multiplicative_normalizing_flows,
+        bbh.methods.bayes_by_hypernet,
+    ],
+)
+def test_parts_in_the_wrong_place_are_refused(method):
+    # The run-time type checker of the tests may be the first to say so.
+    for arguments in ((Normal(),), (Categorical,), (nn.CrossEntropyLoss(),), (Categorical(), 1.0)):
+        with pytest.raises(Exception, match=r"likelihood|prior"):
+            method(mlp(), *arguments)
+
+
+def test_a_module_is_named_not_passed():
+    network = mlp()
+    with pytest.raises(Exception, match="bayesian"):
+        bbh.methods.bayes_by_backprop(network, Categorical(), bayesian=network[2])
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"resume": True}, "resume=True needs checkpoint="),
+        ({"schedule_each_step": True}, "needs a scheduler"),
+        ({"num_samples": 0}, "num_samples=0"),
+        ({"epochs": 0}, "epochs=0"),
+        ({"patience": 3}, "needs a validation_loader"),
+    ],
+)
+def test_arguments_of_fit_that_would_do_nothing_are_refused(options, problem):
+    posterior = bbh.methods.maximum_a_posteriori(mlp(), Categorical())
+    with pytest.raises(ValueError, match=problem):
+        bbh.fit(posterior, loader(), **{"epochs": 1, "progress": False, **options})
+
+
+def test_beta_may_be_a_number():
+    posterior = bbh.methods.maximum_a_posteriori(mlp(), Categorical())
+    history = bbh.fit(posterior, loader(), epochs=1, beta=0.25, progress=False)
+    assert history[0].beta == 0.25
+    assert history[0].total == pytest.approx(
+        history[0].nll + 0.25 / 8 * history[0].complexity, rel=1e-4
+    )
