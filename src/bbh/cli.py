@@ -31,13 +31,13 @@ _TITLES = {
 }
 # Column title, metric, format.
 _COLUMNS = (
-    ("error %", "error", "{:.2f}"),
+    ("err %", "error", "{:.2f}"),
     ("NLL", "nll", "{:.3f}"),
     ("ECE", "ece", "{:.3f}"),
     ("AUC in", "entropy_auc", "{:.3f}"),
     ("AUC out", "outlier_entropy_auc", "{:.3f}"),
     ("AUROC", "ood_auroc", "{:.3f}"),
-    ("seconds", "seconds", "{:.1f}"),
+    ("sec", "seconds", "{:.1f}"),
 )
 
 
@@ -202,12 +202,13 @@ def _load_study(study: str, data: Path | None) -> Any:
 def _table(inside: str, outside: str, records: Sequence[Any]) -> Table:
     table = Table(title=f"Posteriors of one network: {inside}, with {outside} as outliers")
     table.add_column("method", no_wrap=True)
-    table.add_column("seed", justify="right")
+    several = len({record.seed for record in records}) > 1
     for title, _, _ in _COLUMNS:
         table.add_column(title, justify="right", no_wrap=True)
     for record in records:
         cells = [form.format(record.metrics[name]) for _, name, form in _COLUMNS]
-        table.add_row(_TITLES[record.method], str(record.seed), *cells)
+        name = _TITLES[record.method]
+        table.add_row(f"{name}, seed {record.seed}" if several else name, *cells)
     return table
 
 
