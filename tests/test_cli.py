@@ -66,6 +66,7 @@ def test_an_interrupted_run_goes_on(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return real(self)
 
+    monkeypatch.setattr(classification, "_CHECKPOINT_SECONDS", 0.0)
     monkeypatch.setattr(classification.DeviceBatches, "__iter__", interrupted)
     parts = [*arguments, "--out", str(tmp_path / "parts")]
     assert runner.invoke(app, parts).exit_code != 0

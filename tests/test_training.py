@@ -634,6 +634,16 @@ class Augmented(Dataset):
 
 
 class TestCheckpoints:
+    def test_written_no_more_often_than_asked(self, tmp_path, monkeypatch):
+        written = []
+        monkeypatch.setattr(
+            "bbh.training.checkpoints.write", lambda path, state: written.append(state["step"])
+        )
+        loader = DataLoader(dataset(), batch_size=4)
+        for seconds in (0.0, 3600.0):
+            fit(point(), loader, 3, checkpoint=tmp_path / "file", checkpoint_seconds=seconds)
+        assert len(written) == 3  # after each epoch of the first run, and never in the second
+
     def train(self, epochs, path=None, *, seed=5, patience=None, python=False, **options):
         torch.manual_seed(seed)
         np.random.seed(seed)  # noqa: NPY002

@@ -46,6 +46,7 @@ def fit(
     validation_samples: int = 10,
     patience: int | None = None,
     checkpoint: str | Path | None = None,
+    checkpoint_seconds: float = 0.0,
     resume: bool = False,
     fabric: Fabric | None = None,
     progress: bool = True,
@@ -73,6 +74,8 @@ def fit(
         patience: Stop after this many epochs without a better validation NLL. With a validation
             loader and ``patience``, the best epoch's state is restored at the end.
         checkpoint: File to write after every epoch.
+        checkpoint_seconds: Write it at the earliest this long after the last time; for large
+            posteriors, whose state takes longer to write than an epoch to train.
         resume: Go on from that file if it exists; on a CPU the result is bit for bit that of an
             uninterrupted run.
         fabric: Lightning Fabric for devices, precision and distribution; None takes one device.
@@ -121,6 +124,7 @@ def fit(
     else:
         stepper.pretrain()
     steps_per_epoch = _length(train_loader)
+    written = time.perf_counter()
     visible, log_dir = (progress, log_dir) if fabric.is_global_zero else (False, None)
     with make_display(visible, epochs, steps_per_epoch, log_dir) as show:
         while len(loop.records) < epochs and not loop.out_of_patience():
@@ -133,8 +137,10 @@ def fit(
                 metrics = fabric.broadcast(metrics)
             loop.finish_epoch(means, metrics, time.perf_counter() - started)
             show.epoch(loop.records[-1])
-            if path is not None and fabric.is_global_zero:
+            due = time.perf_counter() - written >= checkpoint_seconds
+            if path is not None and due and fabric.is_global_zero:
                 checkpoints.write(path, loop.state(generators))
+                written = time.perf_counter()
             fabric.barrier()
     return loop.finish()
 

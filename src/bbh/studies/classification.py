@@ -18,6 +18,10 @@ from bbh.studies.datasets import ImageData
 from bbh.studies.record import Record
 
 
+# A layer-wise generator's state is 2.7 GB: written every epoch it would take most of the time.
+_CHECKPOINT_SECONDS = 60.0
+
+
 @dataclass(frozen=True)
 class Study:
     """Data, and one network for all methods, so that only the posterior differs."""
@@ -79,6 +83,7 @@ def run_once(
         likelihood_samples=config.likelihood_samples or None,
         gradient_clip=config.gradient_clip or None,
         checkpoint=checkpoint,
+        checkpoint_seconds=_CHECKPOINT_SECONDS,
         resume=resume,
         fabric=fabric,
         progress=progress,
@@ -100,7 +105,7 @@ def run_once(
         data={data.name: data.fingerprint, "outliers": data.outlier_name},
     )
     record.write(folder)
-    checkpoint.unlink()
+    checkpoint.unlink(missing_ok=True)
     return record
 
 
