@@ -826,3 +826,43 @@ class TestPerExampleWeights:
             case.make(), Categorical(), sampling=Sampling.LOCAL
         ).train()
         assert torch.isfinite(posterior(case.inputs(), posterior.sample(2))).all()
+
+
+class TestModes:
+    def test_modules_put_into_eval_stay_in_it(self):
+        features = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(0.5))
+        network = nn.Sequential(features.requires_grad_(False), nn.Linear(6, 3))
+        features.eval()
+        posterior = bbh.methods.bayes_by_backprop(network, Categorical(), bayesian="1")
+        inputs = torch.randn(20, 4)
+        batch = (inputs, torch.zeros(20, dtype=torch.long))
+        before = [value.clone() for value in posterior.statistics()]
+        bbh.fit(posterior, [batch], epochs=2, num_data=20, progress=False)
+        for value, old in zip(posterior.statistics(), before, strict=True):
+            assert torch.equal(value, old)
+        samples = posterior.train().sample(1)
+        assert torch.equal(posterior(inputs, samples), posterior(inputs, samples))
+
+    def test_padding_rows_keep_the_networks_value(self):
+        class Tokens(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.embedding = nn.Embedding(5, 4, padding_idx=0)
+                self.head = nn.Linear(4, 3)
+
+            def forward(self, tokens):
+                return self.head(self.embedding(tokens).mean(1))
+
+        network = Tokens()
+        padding = torch.zeros(2, 6, dtype=torch.long)
+        for method in (bbh.methods.bayes_by_backprop, bbh.methods.bayes_by_hypernet):
+            posterior = method(network, Categorical()).eval()
+            for table in posterior.weights.parameters():
+                nn.init.normal_(table.data)
+            samples = posterior.sample(4)
+            # The embedding of padding is zero in every draw: outputs are the head's bias.
+            expected = samples["head.bias"].unsqueeze(1).expand(4, 2, 3)
+            for execution in (bbh.Loop(), bbh.Vmap()):
+                posterior.execution = execution
+                torch.testing.assert_close(posterior(padding, samples), expected)
+            assert not torch.allclose(posterior(padding + 1, samples), expected)

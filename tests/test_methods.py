@@ -88,3 +88,27 @@ def test_beta_may_be_a_number():
     assert history[0].total == pytest.approx(
         history[0].nll + 0.25 / 8 * history[0].complexity, rel=1e-4
     )
+
+
+def test_fit_names_what_was_passed_in_the_wrong_place():
+    posterior = bbh.methods.maximum_a_posteriori(mlp(), Categorical())
+    optimizer = torch.optim.Adam(posterior.parameters())
+    with pytest.raises(Exception, match="optimizer"):
+        bbh.fit(posterior, loader(), epochs=1, optimizer=optimizer)
+    with pytest.raises(Exception, match="posterior"):
+        bbh.fit(loader(), posterior, epochs=1)
+
+
+def test_targets_that_no_coin_gives_are_refused():
+    posterior = bbh.methods.maximum_a_posteriori(nn.Linear(4, 1), bbh.likelihoods.Bernoulli())
+    batch = (torch.randn(3, 4), torch.tensor([[0.0], [1.0], [2.0]]))
+    with pytest.raises(ValueError, match=r"from 0 to 2.*Categorical"):
+        bbh.free_energy(posterior, batch, num_data=3)
+
+
+def test_predictions_that_are_no_numbers_are_reported(caplog):
+    posterior = bbh.methods.maximum_a_posteriori(mlp(), Categorical())
+    inputs = torch.randn(5, 4)
+    inputs[3, 0] = torch.nan
+    bbh.predict(posterior, inputs)
+    assert "1 of 5 predictions are not finite" in caplog.text

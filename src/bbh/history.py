@@ -64,6 +64,10 @@ class History(Sequence[EpochRecord]):
     def __iter__(self) -> Iterator[EpochRecord]:
         return iter(self.records)
 
+    def __repr__(self) -> str:
+        last = f", nll={self.records[-1].nll:.4g}" if self.records else ""
+        return f"History({len(self)} epochs, best_epoch={self.best_epoch}{last})"
+
     def to_dicts(self) -> list[dict[str, Any]]:
         """Plain dictionaries, ready for JSON."""
         return [asdict(record) for record in self.records]

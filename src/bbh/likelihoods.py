@@ -110,8 +110,9 @@ class Categorical(Likelihood[ClassPredictive]):
             raise ValueError(
                 f"Categorical needs integer targets of shape {tuple(outputs.shape[1:-1])} for "
                 f"outputs [S, B, …, classes] = {tuple(outputs.shape)}; got {targets.dtype} "
-                f"{tuple(targets.shape)}. (Classes are on the last axis: move them there with the "
-                "forward= argument if yours are elsewhere.)"
+                f"{tuple(targets.shape)}. One-hot targets go in as targets.argmax(-1), a column "
+                "[B, 1] as targets.squeeze(-1). Classes are on the last axis of the outputs: move "
+                "them there with the forward= argument if yours are elsewhere."
             )
         if self.class_weights is not None and len(self.class_weights) != num_classes:
             raise ValueError(
@@ -145,6 +146,14 @@ class Bernoulli(Likelihood[ClassPredictive]):
     ) -> Float[Tensor, "S B"]:
         """Σ over outputs of target·log σ(o) + (1 − target)·log σ(−o)."""
         _check_same_shape(outputs, targets)
+        # As in Categorical: values are looked at only where that stalls nothing.
+        if targets.device.type == "cpu" and targets.numel() > 0:
+            low, high = float(targets.min()), float(targets.max())
+            if not 0 <= low <= high <= 1:
+                raise ValueError(
+                    f"Bernoulli needs targets in 0 … 1; they run from {low:g} to {high:g}. For "
+                    "several classes use Categorical()."
+                )
         targets = targets.to(outputs.dtype)
         positive = self.positive_weight * targets * F.logsigmoid(outputs)
         return _sum_event(positive + (1 - targets) * F.logsigmoid(-outputs))
@@ -296,8 +305,14 @@ def _sum_event(values: Tensor) -> Tensor:
 
 def _check_same_shape(outputs: Tensor, targets: Tensor) -> None:
     if targets.shape != outputs.shape[1:]:
+        remedy = (
+            "They must be equal: broadcasting [B] against [B, 1] would compare every target with "
+            "every output. Reshape the targets."
+            if targets.numel() == outputs[0].numel()
+            else "They must be equal: one target for every output. For class labels use "
+            "Categorical()."
+        )
         raise ValueError(
             f"targets have shape {tuple(targets.shape)}, the network's outputs for them "
-            f"{tuple(outputs.shape[1:])}. They must be equal: broadcasting [B] against [B, 1] "
-            "would compare every target with every output. Reshape the targets."
+            f"{tuple(outputs.shape[1:])}. {remedy}"
         )

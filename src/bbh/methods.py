@@ -101,7 +101,7 @@ def deep_ensemble(
     is num_members times smaller than for one network; Adam does not notice.
 
     Args:
-        num_members: The paper uses 10 on MNIST and 5 on CIFAR5.
+        num_members: Pawlowski et al. use 10 on MNIST and 5 on CIFAR5.
         make_network: Makes a freshly initialised network for each further member, where calling
             ``reset_parameters`` on the modules of a copy is not enough.
         adversarial: Train on perturbed inputs as well: ``AdversarialTraining(0.01)`` is the

@@ -122,9 +122,16 @@ class Posterior(nn.Module, Generic[P]):
             },
             trainable=False,
         )
+        self.padding = TensorTable(_padding_rows(network, weights), trainable=False)
         # Hidden from nn.Module: a template has no values to move, count or save.
         self.__dict__["_call"] = _Call(_template(network), forward or call_network)
         self._vmap_refused = False
+        # What was put into eval() by hand (a frozen feature extractor, say) stays in it.
+        self._always_off = [
+            name
+            for name, module in network.named_modules()
+            if network.training and not module.training
+        ]
         self.train(network.training)
 
     @property
@@ -183,9 +190,11 @@ class Posterior(nn.Module, Generic[P]):
             return outputs
 
     def train(self, mode: bool = True) -> "Posterior[P]":
-        """Switches the template along; modules that are always on stay so."""
+        """Switches the template along, but for modules that are always on or always off."""
         super().train(mode)
         self.network.train(mode)
+        for name in self._always_off:
+            self.network.get_submodule(name).eval()
         for name in self.always_on:
             self.network.get_submodule(name).train(True)
         return self
@@ -214,6 +223,10 @@ class Posterior(nn.Module, Generic[P]):
         return vmap(one, randomness="different", chunk_size=execution.chunk_size)(samples)
 
     def _one(self, inputs: Inputs, draw: Params) -> Tensor:
+        for name, row in self.padding().items():
+            owner = cast(nn.Embedding, self.network.get_submodule(name.rpartition(".")[0]))
+            index = torch.tensor([owner.padding_idx], device=row.device)
+            draw = draw | {name: draw[name].index_copy(0, index, row.unsqueeze(0))}
         values = {f"network.{name}": value for name, value in (self.constants() | draw).items()}
         return functional_call(self._call, values, (inputs,), strict=True)
 
@@ -293,6 +306,23 @@ def _template(network: nn.Module) -> nn.Module:
             "torch.nn.utils.weight_norm or spectral_norm: use the ones in "
             "torch.nn.utils.parametrizations."
         ) from error
+
+
+def _padding_rows(network: nn.Module, weights: WeightDistribution) -> Params:
+    """Rows of embeddings that stand for no token: no data ever reach them, only the prior would.
+
+    They keep the network's own value in every draw. A matrix that serves elsewhere too (a tied
+    output layer) does learn that row and is left alone.
+    """
+    names = [id(value) for _, value in network.named_parameters(remove_duplicate=False)]
+    rows: Params = {}
+    for prefix, module in network.named_modules():
+        name = f"{prefix}.weight".lstrip(".")
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and name in weights.shapes:
+            shared = names.count(id(module.weight)) > 1
+            if module.padding_idx is not None and not shared:
+                rows[name] = module.weight[module.padding_idx].detach().clone()
+    return rows
 
 
 def check_parts(likelihood: object, prior: object) -> None:

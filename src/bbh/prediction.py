@@ -1,5 +1,6 @@
 """predict and evaluate: batched over data and weight draws, within a memory bound."""
 
+import logging
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, cast
@@ -14,6 +15,8 @@ from bbh.memory import peak_bytes
 from bbh.params import Params, size
 from bbh.posterior import Posterior
 from bbh.weights.per_example import take
+
+logger = logging.getLogger("bbh")
 
 MEMORY_LIMIT = 2 * 2**30
 # More examples per call than this gain no speed and cost cache.
@@ -161,7 +164,17 @@ def _predict(
     if not sums:
         raise ValueError("there is nothing to predict: the inputs are empty.")
     joined = {name: torch.cat([one[name] for one in sums]) for name in sums[0]}
-    return likelihood.predictive(joined, draws.total, torch.cat(kept, dim=1) if keep else None)
+    predictive = likelihood.predictive(
+        joined, draws.total, torch.cat(kept, dim=1) if keep else None
+    )
+    finite = torch.isfinite(predictive.mean).flatten(1).all(1)
+    if not finite.all():
+        logger.warning(
+            "%d of %d predictions are not finite: look for NaN in the inputs.",
+            int((~finite).sum()),
+            len(finite),
+        )
+    return predictive
 
 
 class _Draws:

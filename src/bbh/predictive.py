@@ -1,5 +1,6 @@
 """What a posterior says about new inputs: a mixture over weight draws, and its uncertainty."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -74,8 +75,9 @@ class RegressionPredictive(Predictive):
         """Standard deviation of a new observation."""
         return (self.epistemic_std.square() + self.aleatoric_std.square()).sqrt()
 
-    def quantiles(self, levels: list[float] | tuple[float, ...]) -> Float[Tensor, "Q B *event"]:
+    def quantiles(self, levels: Sequence[float]) -> Float[Tensor, "Q B *event"]:
         """Exact quantiles of the mixture, by bisection of its distribution function."""
+        levels = [float(level) for level in levels]
         if not all(0 < level < 1 for level in levels):
             raise ValueError(f"quantile levels lie strictly between 0 and 1, got {levels}.")
         locs, scales = self.locs.double(), self.scales.double()

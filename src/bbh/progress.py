@@ -40,17 +40,24 @@ class Display:
             return
         self._shown = now
         fraction = min(1.0, (step + 1) / self._steps_per_epoch)
-        text = _text(terms["total"], terms["nll"], terms["complexity"]) + self._validation
+        text = self._text(terms["total"], terms["nll"], terms["complexity"])
         self._bar.update(self._task, completed=epoch + fraction, terms=text)
+
+    def note(self, text: str) -> None:
+        """Something to say once."""
+        if not self._bar.disable:
+            self._bar.console.print(text)
+
+    def _text(self, total: float, nll: float, complexity: float) -> str:
+        # What matters first: a narrow terminal cuts the end off.
+        return f"loss {total:.3g} · nll {nll:.3g}{self._validation} · KL {complexity:,.0f}"
 
     def epoch(self, record: EpochRecord) -> None:
         """Called after every epoch."""
         if record.validation:
-            self._validation = (
-                f" · validation error {record.validation['error']:.4g} "
-                f"nll {record.validation['nll']:.4g}"
-            )
-        text = _text(record.total, record.nll, record.complexity) + self._validation
+            error, nll = record.validation["error"], record.validation["nll"]
+            self._validation = f" · validation error {error:.3g} nll {nll:.3g}"
+        text = self._text(record.total, record.nll, record.complexity)
         self._bar.update(self._task, completed=record.epoch, terms=text)
         if self._writer is None:
             return
@@ -66,10 +73,6 @@ class Display:
             self._writer.add_scalar(f"train/{name}", getattr(record, name), record.epoch)
         for name, value in record.validation.items():
             self._writer.add_scalar(f"validation/{name}", value, record.epoch)
-
-
-def _text(total: float, nll: float, complexity: float) -> str:
-    return f"loss {total:.4g} · nll {nll:.4g} · complexity {complexity:.4g} nats"
 
 
 @contextmanager

@@ -4,6 +4,7 @@ Nothing in a file is executed. It names the method and its arguments; loading ca
 on a network that the user brings, checks that it is the same network, and fills in the tensors.
 """
 
+import copy
 import hashlib
 import json
 import platform
@@ -119,6 +120,7 @@ def load(
                 f"{path} was made with {name}= of your own class {value.name}, which a file "
                 f"cannot hold: pass load(…, {name}=…)."
             )
+    network = _frozen_alike(network, description["network"]["trainable"])
     method = _METHODS[description["method"]]
     # Loading leaves the user's random numbers alone; everything random is drawn on the CPU.
     with torch.random.fork_rng(devices=[]):
@@ -132,6 +134,17 @@ def load(
     return posterior.eval()
 
 
+def _frozen_alike(network: nn.Module, trainable: dict[str, str]) -> nn.Module:
+    """The network with the same parameters frozen as when the posterior was made."""
+    parameters = dict(network.named_parameters())
+    if all(value.requires_grad == (name in trainable) for name, value in parameters.items()):
+        return network
+    network = copy.deepcopy(network)  # the user's own stays as it is
+    for name, value in network.named_parameters():
+        value.requires_grad_(name in trainable)
+    return network
+
+
 def fingerprint(network: nn.Module) -> dict[str, dict[str, str]]:
     """Structure of a network: its modules' classes, and its tensors' shapes and types."""
     tensors = {**dict(network.named_parameters()), **dict(network.named_buffers())}
@@ -141,9 +154,9 @@ def fingerprint(network: nn.Module) -> dict[str, dict[str, str]]:
             name: f"{type(module).__name__}({module.extra_repr()})"
             for name, module in network.named_modules()
         },
-        "tensors": {
-            name: f"{list(value.shape)} {value.dtype}{' trainable' if value.requires_grad else ''}"
-            for name, value in tensors.items()
+        "tensors": {name: f"{list(value.shape)} {value.dtype}" for name, value in tensors.items()},
+        "trainable": {
+            name: "yes" for name, value in network.named_parameters() if value.requires_grad
         },
     }
 

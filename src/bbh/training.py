@@ -85,6 +85,16 @@ def fit(
     Raises:
         DivergedError: A term or the gradient is not finite.
     """
+    if not isinstance(posterior, Posterior):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(
+            f"fit(posterior, train_loader): the first argument is a {type(posterior).__name__}; "
+            "make a posterior with one of bbh.methods."
+        )
+    if isinstance(optimizer, Optimizer):
+        raise TypeError(
+            "optimizer= takes a function that makes one, since the parameters may move to another "
+            "device first: optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3)."
+        )
     if epochs < 1:
         raise ValueError(f"epochs={epochs}: train for at least one.")
     if patience is not None and validation_loader is None:
@@ -142,7 +152,14 @@ def fit(
                 checkpoints.write(path, loop.state(generators))
                 written = time.perf_counter()
             fabric.barrier()
-    return loop.finish()
+        history = loop.finish()
+        if history.best_epoch is not None:
+            nll = history[history.best_epoch - 1].validation["nll"]
+            show.note(
+                f"stopped after epoch {len(history)}, restored epoch {history.best_epoch} "
+                f"(validation nll {nll:.4g})"
+            )
+    return history
 
 
 def _length(loader: Iterable[Any]) -> int | None:

@@ -17,7 +17,6 @@ from bbh.studies.config import Config
 from bbh.studies.datasets import ImageData
 from bbh.studies.record import Record
 
-
 # A layer-wise generator's state is 2.7 GB: written every epoch it would take most of the time.
 _CHECKPOINT_SECONDS = 60.0
 
