@@ -1129,3 +1129,27 @@ def test_two_processes_train_like_one(tmp_path):
     for name, value in alone["state"].items():
         torch.testing.assert_close(first["state"][name], value)
     assert len(list((tmp_path / "log2").iterdir())) == 1  # only one process writes
+
+
+@pytest.mark.slow
+def test_layer_wise_lenet_trains_on_a_24_gibibyte_machine():
+    """222 million generator parameters with gradient and Adam's moments: 3.3 GiB, and what a
+    step needs besides. Half the machine is left to the user."""
+    script = """
+import resource, torch, bbh
+from scenarios import LeNet
+posterior = bbh.methods.bayes_by_hypernet(
+    LeNet(), bbh.likelihoods.Categorical(), generator=bbh.generators.LayerWise()
+)
+batch = (torch.rand(100, 1, 28, 28), torch.arange(100) % 10)
+history = bbh.fit(posterior, [batch] * 3, epochs=1, num_data=55_000, progress=False)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parent,
+    )
+    assert float(done.stdout) < 12

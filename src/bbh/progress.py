@@ -50,7 +50,7 @@ class Display:
 
     def _text(self, total: float, nll: float, complexity: float) -> str:
         # What matters first: a narrow terminal cuts the end off.
-        return f"loss {total:.3g} · nll {nll:.3g}{self._validation} · KL {complexity:,.0f}"
+        return f"loss {total:.3g} · nll {nll:.3g}{self._validation} · complexity {complexity:,.0f}"
 
     def epoch(self, record: EpochRecord) -> None:
         """Called after every epoch."""
