@@ -91,7 +91,7 @@ def first_tensor(inputs: Inputs) -> Tensor | None:
 
 
 def count(inputs: Inputs) -> int:
-    """Number of examples; what :func:`cut` leaves whole is one."""
+    """Number of examples; what ``cut`` leaves whole is one."""
     tensor = first_tensor(inputs)
     return 1 if tensor is None else len(tensor)
 

@@ -70,7 +70,7 @@ def random_state(generators: list[torch.Generator]) -> dict[str, Any]:
 
 
 def restore_random_state(state: dict[str, Any], generators: list[torch.Generator]) -> None:
-    """Puts all generators back to where :func:`random_state` found them."""
+    """Puts all generators back to where ``random_state`` found them."""
     torch.set_rng_state(state["torch"])
     if state["cuda"] and torch.cuda.is_available():
         torch.cuda.set_rng_state_all(state["cuda"])

@@ -71,9 +71,9 @@ def encode(value: Any) -> Any:
 
 
 def decode(encoded: Any) -> Any:
-    """The value that :func:`encode` described.
+    """The value that ``encode`` described.
 
-    A :class:`Custom` takes its place if it, or any part of it, is of the user's own class.
+    A ``Custom`` takes its place if it, or any part of it, is of the user's own class.
 
     Raises:
         ValueError: A name or field that this version does not know.

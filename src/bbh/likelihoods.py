@@ -40,7 +40,7 @@ class Likelihood(nn.Module, ABC, Generic[P]):
 
     @abstractmethod
     def sums(self, outputs: Float[Tensor, "S B *event"]) -> Sums:
-        """Statistics summed over the draws, for :meth:`predictive`."""
+        """Statistics summed over the draws, for ``predictive``."""
 
     @abstractmethod
     def predictive(self, sums: Sums, num_samples: int, outputs: Tensor | None) -> P:

@@ -126,7 +126,7 @@ class TrainingLoop:
         }
 
     def restore(self, state: dict[str, Any], generators: list[torch.Generator], path: Path) -> None:
-        """Continues where :meth:`state` was taken."""
+        """Continues where ``state`` was taken."""
         try:
             if state["kinds"] != self._kinds():
                 raise ValueError(f"it was written with {state['kinds']}, not {self._kinds()}.")

@@ -2,23 +2,23 @@
 
 | method | weight distribution |
 |---|---|
-| :func:`maximum_a_posteriori` | one setting |
-| :func:`deep_ensemble` | several settings |
-| :func:`bayes_by_backprop` | an independent Gaussian per weight |
-| :func:`mc_dropout` | kernels with input units switched off at random |
-| :func:`multiplicative_normalizing_flows` | Gaussians whose means are scaled through a flow |
-| :func:`bayes_by_hypernet` | whatever a hypernetwork makes of noise |
+| ``maximum_a_posteriori`` | one setting |
+| ``deep_ensemble`` | several settings |
+| ``bayes_by_backprop`` | an independent Gaussian per weight |
+| ``mc_dropout`` | kernels with input units switched off at random |
+| ``multiplicative_normalizing_flows`` | Gaussians whose means are scaled through a flow |
+| ``bayes_by_hypernet`` | whatever a hypernetwork makes of noise |
 
 Arguments that all of them take, described here once:
 
 - ``network``: any ``nn.Module``; it is read, never changed.
-- ``likelihood``: how targets arise from its outputs, see :mod:`bbh.likelihoods`.
-- ``prior``: over the Bayesian weights, see :mod:`bbh.priors`.
+- ``likelihood``: how targets arise from its outputs, see ``bbh.likelihoods``.
+- ``prior``: over the Bayesian weights, see ``bbh.priors``.
 - ``bayesian``: which parameters get a distribution: names, module names or glob patterns, or a
   predicate of name and tensor. The rest are point estimates. By default all that are trainable,
   but for normalisation layers.
 - ``forward``: how to call the network, if not as ``network(inputs)``.
-- ``execution``: :class:`~bbh.posterior.Loop` or :class:`~bbh.posterior.Vmap`; chosen if None.
+- ``execution``: ``Loop`` or ``Vmap``; chosen if None.
 """
 
 import copy
@@ -60,13 +60,11 @@ from bbh.weights import (
 
 logger = logging.getLogger("bbh")
 
-_STANDARD_NORMAL = Normal(1.0)
-
 
 def maximum_a_posteriori(
     network: nn.Module,
     likelihood: Likelihood[P],
-    prior: Prior = _STANDARD_NORMAL,
+    prior: Prior = Normal(1.0),
     *,
     bayesian: Selection = None,
     forward: Forward | None = None,
@@ -84,7 +82,7 @@ def maximum_a_posteriori(
 def deep_ensemble(
     network: nn.Module,
     likelihood: Likelihood[P],
-    prior: Prior = _STANDARD_NORMAL,
+    prior: Prior = Normal(1.0),
     *,
     num_members: int = 5,
     make_network: Callable[[], nn.Module] | None = None,
@@ -143,7 +141,7 @@ def deep_ensemble(
 def bayes_by_backprop(
     network: nn.Module,
     likelihood: Likelihood[P],
-    prior: Prior = _STANDARD_NORMAL,
+    prior: Prior = Normal(1.0),
     *,
     initial_scale: float = 0.01,
     sampling: Sampling = Sampling.WEIGHTS,
@@ -193,7 +191,7 @@ def bayes_by_backprop(
 def mc_dropout(
     network: nn.Module,
     likelihood: Likelihood[P],
-    prior: Prior = _STANDARD_NORMAL,
+    prior: Prior = Normal(1.0),
     *,
     rate: float | None = None,
     bayesian: Selection = None,
@@ -256,7 +254,7 @@ def mc_dropout(
 def multiplicative_normalizing_flows(
     network: nn.Module,
     likelihood: Likelihood[P],
-    prior: Prior = _STANDARD_NORMAL,
+    prior: Prior = Normal(1.0),
     *,
     initial_scale: float = 0.01,
     max_scale: float = 0.5,
@@ -308,7 +306,7 @@ def multiplicative_normalizing_flows(
 def bayes_by_hypernet(
     network: nn.Module,
     likelihood: Likelihood[P],
-    prior: Prior = _STANDARD_NORMAL,
+    prior: Prior = Normal(1.0),
     *,
     generator: Generator | None = None,
     noise: GaussianNoise | None = None,
@@ -321,9 +319,9 @@ def bayes_by_hypernet(
     """Weights generated from noise by hypernetworks, Pawlowski et al. (2018).
 
     Args:
-        generator: :class:`~bbh.generators.LayerWise`, :class:`~bbh.generators.Sliced` or
-            :class:`~bbh.generators.Single`; None takes a narrow layer-wise one, or for networks
-            where that would be too large a sliced one, see :func:`bbh.generators.default`.
+        generator: ``LayerWise``, ``Sliced`` or
+            ``Single``; None takes a narrow layer-wise one, or for networks
+            where that would be too large a sliced one, see ``bbh.generators.default``.
         noise: Dimension, and whether tensors share it; one dimension per tensor by default.
         divergence: Estimator of the KL; None takes nearest-neighbour entropy with the exact prior
             term, which does not share the bias of the paper's estimator, or the paper's where the

@@ -57,7 +57,7 @@ def flatten(samples: Params, shapes: Shapes) -> Float[Tensor, "S D"]:
 
 
 def unflatten(matrix: Float[Tensor, "S D"], shapes: Shapes) -> Params:
-    """Cuts rows of D weights back into named tensors: the inverse of :func:`flatten`."""
+    """Cuts rows of D weights back into named tensors: the inverse of ``flatten``."""
     pieces = matrix.split([math.prod(shape) for shape in shapes.values()], dim=1)
     return {
         name: piece.unflatten(1, shape) if len(shape) else piece.squeeze(1)

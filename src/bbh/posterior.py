@@ -79,7 +79,7 @@ class Posterior(nn.Module, Generic[P]):
         likelihood: Copied, since it may learn.
         forward: How to call the network; by default ``network(inputs)``, with tuples and
             dictionaries spread over its arguments.
-        execution: :class:`Loop` or :class:`Vmap`; None chooses by network and device.
+        execution: ``Loop`` or ``Vmap``; None chooses by network and device.
         adversarial: Train on perturbed inputs as well.
         always_on: Names of modules that stay in training mode for prediction (MC dropout).
         recipe: How this posterior was made; without one it cannot be saved.
@@ -160,7 +160,7 @@ class Posterior(nn.Module, Generic[P]):
 
         Args:
             inputs: A batch, on the posterior's device.
-            samples: What :meth:`sample` gave; buffers by name may come along, one per draw.
+            samples: What ``sample`` gave; buffers by name may come along, one per draw.
         """
         if missing := self.weights.shapes.keys() - samples.keys():
             raise ValueError(f"the weight samples lack {sorted(missing)}.")

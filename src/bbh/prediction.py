@@ -45,7 +45,7 @@ def predict(
         num_samples: Weight draws S. A distribution with fewer different ones (MAP, an ensemble)
             uses each once.
         samples: Draws to use instead of fresh ones, from ``posterior.sample`` or
-            :func:`~bbh.refresh_batch_norm`.
+            ``refresh_batch_norm``.
         batch_size: Examples per call; None takes what the memory limit allows, at most 1000.
         memory_limit: Bytes that draws, activations and kept outputs may take beyond the model and
             the result. One draw and one example are the least that can be at work.

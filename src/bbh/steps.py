@@ -65,7 +65,7 @@ class Stepper:
 
     Args:
         posterior: What is trained.
-        objective: Its :class:`Objective`, as Fabric wrapped it.
+        objective: Its ``Objective``, as Fabric wrapped it.
         optimizer: As Fabric wrapped it.
         fabric: Device and precision.
         settings: Arguments of the free energy that stay the same.

@@ -44,7 +44,7 @@ def save(posterior: Posterior[Any], path: str | Path) -> None:
     """Writes a posterior to one file, atomically.
 
     Args:
-        posterior: Made by one of :mod:`bbh.methods`.
+        posterior: Made by one of ``bbh.methods``.
         path: By custom ``….safetensors``.
     """
     if posterior.recipe is None:
@@ -87,7 +87,7 @@ def load(
     """Reads a posterior for a network of the same structure; its weights do not matter.
 
     Args:
-        path: A file that :func:`save` wrote.
+        path: A file that ``save`` wrote.
         network: As it was given to the method, in structure and names.
         forward: The adapter, if there was one: code is not stored.
         execution: As in the methods.

@@ -63,8 +63,8 @@ def fit(
         optimizer: Makes one from the parameters, e.g. ``lambda p: torch.optim.SGD(p, lr=0.1)``.
         scheduler: Makes a learning-rate schedule from the optimizer.
         schedule_each_step: Advance the schedule every step instead of every epoch.
-        beta: Weight of the complexity: a number, or annealing by :class:`~bbh.Linear`,
-            :class:`~bbh.Cosine` or any function of the (fractional) epoch.
+        beta: Weight of the complexity: a number, or annealing by ``Linear``,
+            ``Cosine`` or any function of the (fractional) epoch.
         temperature: Constant factor on the complexity.
         num_samples: Weight draws per step; None takes the method's own number.
         likelihood_samples: How many of them enter the likelihood; None takes all.

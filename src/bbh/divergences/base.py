@@ -44,7 +44,7 @@ class Divergence(ABC):
             shapes: Which tensors count.
             prior: The distribution p.
             marginals: q's means and scales, if it is a factorised Gaussian.
-            helper: What :meth:`helper` built.
+            helper: What ``helper`` built.
         """
 
     def min_samples(self) -> int:

@@ -22,12 +22,12 @@ class NearestNeighbourEntropy(Divergence):
         H ≈ ψ(n) − ψ(k) + log 2 + mean_i log ν_i,
 
     ν_i the distance to the k-th nearest of the other samples. Correlations between weights cost
-    nothing, as in :class:`NearestNeighbour`.
+    nothing, as in ``NearestNeighbour``.
 
     Args:
         neighbours: k, of n > k samples. The gradient holds 1/ν, whose variance is finite only
             from k = 3 on; below, the floor alone bounds it.
-        floor: As in :class:`NearestNeighbour`.
+        floor: As in ``NearestNeighbour``.
     """
 
     neighbours: int = 3

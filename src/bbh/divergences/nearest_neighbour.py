@@ -31,7 +31,7 @@ class NearestNeighbour(Divergence):
 
     Good for narrow q inside the prior's bulk. It under-penalises means beyond two prior scales
     and q wider than the prior, where the penalty grows like a logarithm
-    (:class:`NearestNeighbourEntropy` does not), and it does not see correlations between
+    (``NearestNeighbourEntropy`` does not), and it does not see correlations between
     weights: the sum of marginal KLs is at most the joint KL.
 
     Args:
@@ -83,7 +83,7 @@ class JointNearestNeighbour(Divergence):
 
     Args:
         prior_samples: m; None takes as many as there are weight samples.
-        floor: As in :class:`NearestNeighbour`.
+        floor: As in ``NearestNeighbour``.
     """
 
     prior_samples: int | None = None

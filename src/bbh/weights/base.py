@@ -30,7 +30,7 @@ class WeightDistribution(nn.Module, ABC):
     def sample(self, num_samples: int) -> Params:
         """Draws ``{name: [num_samples, *shape]}`` with gradient, from torch's global generator.
 
-        In training mode a distribution may return :class:`~bbh.weights.PerExampleWeight`, which
+        In training mode a distribution may return ``PerExampleWeight``, which
         gives every example of the batch its own draw where the layer allows.
         """
 

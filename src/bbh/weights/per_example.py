@@ -3,7 +3,7 @@
 One weight draw shared by a batch makes all its gradients noisy together. For linear and
 convolution layers there are cheaper, independent draws: local reparametrisation samples the
 layer's *outputs*, Flipout flips signs of one perturbation per example, dropout masks the layer's
-*inputs*. A :class:`PerExampleWeight` is an ordinary draw that carries one of these recipes; any
+*inputs*. A ``PerExampleWeight`` is an ordinary draw that carries one of these recipes; any
 operation without a recipe sees the ordinary draw, so every network works.
 """
 
@@ -119,7 +119,7 @@ _BATCHED_DIMS = {F.linear: 2, F.conv1d: 3, F.conv2d: 4, F.conv3d: 5}
 
 
 class PerExampleWeight(Tensor):
-    """S stacked ordinary draws (or one of them) with a :class:`Perturbation`."""
+    """S stacked ordinary draws (or one of them) with a ``Perturbation``."""
 
     perturbation: Perturbation
 
