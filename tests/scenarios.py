@@ -1,10 +1,29 @@
 """Networks and problems that several tests share."""
 
+from collections.abc import Callable
+from typing import Any
+
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+import bbh
+from bbh.generators import Sliced
 from bbh.studies.networks import LeNet as LeNet  # re-exported for the tests
+
+# Small where a method can be: many tests run all six.
+METHODS: dict[str, Callable[..., Any]] = {
+    "map": bbh.methods.maximum_a_posteriori,
+    "ensemble": lambda *args, **options: bbh.methods.deep_ensemble(*args, num_members=2, **options),
+    "backprop": bbh.methods.bayes_by_backprop,
+    "dropout": bbh.methods.mc_dropout,
+    "flows": bbh.methods.multiplicative_normalizing_flows,
+    "hypernet": lambda *args, **options: bbh.methods.bayes_by_hypernet(
+        *args, generator=Sliced(hidden=(8, 8)), **options
+    ),
+}
+over_methods = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS.keys())
 
 
 class SmallLeNet(nn.Module):

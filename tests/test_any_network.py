@@ -14,23 +14,11 @@ from torch.nn.utils import parametrizations
 from torch.utils.data import DataLoader, TensorDataset
 
 import bbh
-from bbh.generators import Sliced
 from bbh.weights import PerExampleWeight, Sampling
-from scenarios import BatchNormNet, SmallLeNet, TiedNet, TwoInputs, mlp
+from scenarios import METHODS, BatchNormNet, SmallLeNet, TiedNet, TwoInputs, mlp, over_methods
 
 B = 6
 Categorical = bbh.likelihoods.Categorical
-METHODS: dict[str, Callable[..., Any]] = {
-    "map": bbh.methods.maximum_a_posteriori,
-    "ensemble": lambda *args, **options: bbh.methods.deep_ensemble(*args, num_members=2, **options),
-    "backprop": bbh.methods.bayes_by_backprop,
-    "dropout": bbh.methods.mc_dropout,
-    "flows": bbh.methods.multiplicative_normalizing_flows,
-    "hypernet": lambda *args, **options: bbh.methods.bayes_by_hypernet(
-        *args, generator=Sliced(hidden=(8, 8)), **options
-    ),
-}
-over_methods = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS.keys())
 
 
 class Recurrent(nn.Module):

@@ -11,7 +11,6 @@ from torch.utils.data import DataLoader, Dataset
 
 import bbh
 from bbh.batches import cut
-from bbh.generators import Sliced
 from scenarios import (
     BatchNormNet,
     LSTMNet,
@@ -21,6 +20,7 @@ from scenarios import (
     TwoInputs,
     dropout_mlp,
     mlp,
+    over_methods,
 )
 
 NUM_DATA = 12
@@ -58,18 +58,7 @@ NETWORKS = {
         {"forward": lambda network, inputs: network(inputs["a"], inputs["b"])},
     ),
 }
-METHODS: dict[str, Callable[..., Any]] = {
-    "map": bbh.methods.maximum_a_posteriori,
-    "ensemble": lambda *args, **options: bbh.methods.deep_ensemble(*args, num_members=2, **options),
-    "backprop": bbh.methods.bayes_by_backprop,
-    "dropout": bbh.methods.mc_dropout,
-    "flows": bbh.methods.multiplicative_normalizing_flows,
-    "hypernet": lambda *args, **options: bbh.methods.bayes_by_hypernet(
-        *args, generator=Sliced(hidden=(8, 8)), **options
-    ),
-}
 over_networks = pytest.mark.parametrize("case", NETWORKS.values(), ids=NETWORKS.keys())
-over_methods = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS.keys())
 
 
 class Examples(Dataset):

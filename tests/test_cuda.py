@@ -5,8 +5,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import bbh
-from scenarios import BatchNormNet, LeNet, LSTMNet, SmallLeNet, TransformerNet, mlp
-from test_contract import METHODS
+from scenarios import BatchNormNet, LeNet, LSTMNet, SmallLeNet, TransformerNet, mlp, over_methods
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -19,7 +18,7 @@ NETWORKS = {
 }
 
 
-@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS.keys())
+@over_methods
 @pytest.mark.parametrize(("make", "inputs"), NETWORKS.values(), ids=NETWORKS.keys())
 def test_trains_on_the_gpu_and_predicts_as_on_the_cpu(method, make, inputs, tmp_path):
     posterior = method(make(), bbh.likelihoods.Categorical())
