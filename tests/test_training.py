@@ -358,7 +358,10 @@ class TestOptimizers:
         first, second = point(network), point(network)
         history = fit(first, loader, 2, learning_rate=0.03)
         fit(second, loader, 2, optimizer=lambda p: torch.optim.Adam(p, lr=0.03))
-        assert_same_state(first.state_dict(), second.state_dict())
+        # One pass over the weights or several: single precision rounds differently.
+        plain = second.state_dict()
+        for name, value in first.state_dict().items():
+            torch.testing.assert_close(value, plain[name], rtol=1e-5, atol=1e-6)
         assert history[0].learning_rate == 0.03
 
     def test_schedule_by_epoch(self):

@@ -107,7 +107,7 @@ def fit(
         raise ValueError(f"num_samples={num_samples}: draw at least one, or None.")
     num_data = num_data if num_data is not None else num_data_of(train_loader)
     fabric = fabric or Fabric(accelerator="auto", devices=1)
-    make = optimizer or partial(torch.optim.Adam, lr=learning_rate)
+    make = optimizer or partial(torch.optim.Adam, lr=learning_rate, fused=can_fuse(fabric))
     objective, wrapped = fabric.setup(
         Objective(posterior), make(p for p in posterior.parameters() if p.requires_grad)
     )
@@ -160,6 +160,15 @@ def fit(
                 f"(validation nll {nll:.4g})"
             )
     return history
+
+
+def can_fuse(fabric: Fabric) -> bool:
+    """Whether Adam may update everything in one pass: half the step of a large generator.
+
+    Not under a loss scaler, whose gradients a fused step would unscale by itself.
+    """
+    scaled = getattr(fabric.strategy.precision, "scaler", None) is not None
+    return not scaled and fabric.device.type in ("cpu", "cuda")
 
 
 def _length(loader: Iterable[Any]) -> int | None:
