@@ -1,6 +1,9 @@
 """Networks and problems that several tests share."""
 
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -123,3 +126,15 @@ def mlp() -> nn.Module:
 
 def dropout_mlp() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3))
+
+
+def printed_number(script: str) -> float:
+    """What a script prints in a process of its own, where memory can be measured from scratch."""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parent,
+    )
+    return float(done.stdout)

@@ -854,3 +854,18 @@ class TestModes:
                 posterior.execution = execution
                 torch.testing.assert_close(posterior(padding, samples), expected)
             assert not torch.allclose(posterior(padding + 1, samples), expected)
+
+    def test_statistics_of_layers_in_eval_are_not_refreshed(self):
+        features = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6)).requires_grad_(False)
+        network = nn.Sequential(features, nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
+        features.eval()
+        posterior = bbh.methods.bayes_by_backprop(network, Categorical())
+        refreshed = bbh.refresh_batch_norm(posterior, [torch.randn(30, 4) + 3], 2)
+        assert "2.running_mean" in refreshed
+        assert "0.1.running_mean" not in refreshed
+        features.train()
+        network[2].eval()
+        network[0][1].eval()
+        nothing = bbh.methods.bayes_by_backprop(network, Categorical())
+        with pytest.raises(ValueError, match=r"into eval\(\) keep theirs"):
+            bbh.refresh_batch_norm(nothing, [torch.randn(30, 4)], 2)

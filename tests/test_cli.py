@@ -9,7 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from bbh.cli import app
-from bbh.studies.config import Config, ConfigError
+from bbh.studies.config import METHODS, Config, ConfigError
+from bbh.studies.datasets.sources import NOTMNIST, Source
 from bbh.studies.presets import preset_config
 from bbh.studies.record import Record, RecordError
 
@@ -139,3 +140,20 @@ def test_records_of_another_schema_are_refused(tmp_path):
         path.write_text(content)
         with pytest.raises(RecordError, match=problem):
             Record.read(path)
+
+
+def test_the_demo_compares_all_six_methods(tmp_path):
+    arguments = ["demo", "--epochs", "1", "--seed", "5", "--out", str(tmp_path)]
+    result = runner.invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    records = [Record.read(path) for path in tmp_path.rglob("record.json")]
+    assert sorted(record.method for record in records) == sorted(METHODS)
+    assert {(record.seed, len(record.history)) for record in records} == {(5, 1)}
+
+
+def test_fetching_names_the_files_it_got(monkeypatch):
+    fetched = []
+    monkeypatch.setattr(Source, "fetch", lambda self: fetched.append(self.name) or self.name)
+    result = runner.invoke(app, ["data", "fetch", "notmnist"])
+    assert result.exit_code == 0, result.output
+    assert fetched == result.output.split() == list(NOTMNIST)

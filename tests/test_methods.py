@@ -10,7 +10,7 @@ from bbh.likelihoods import Categorical
 from bbh.priors import Normal
 from bbh.weights import FlowKind, Sampling
 from bbh.weights.flows import MaskedRealNVP, Planar
-from scenarios import mlp
+from scenarios import mlp, over_methods
 
 
 def loader() -> DataLoader:
@@ -41,17 +41,7 @@ def test_draws_per_example_and_vmap_exclude_each_other():
     assert posterior.eval()(inputs, posterior.sample(2)).shape == (2, 5, 3)
 
 
-@pytest.mark.parametrize(
-    "method",
-    [
-        bbh.methods.maximum_a_posteriori,
-        bbh.methods.deep_ensemble,
-        bbh.methods.bayes_by_backprop,
-        bbh.methods.mc_dropout,
-        bbh.methods.multiplicative_normalizing_flows,
-        bbh.methods.bayes_by_hypernet,
-    ],
-)
+@over_methods
 def test_parts_in_the_wrong_place_are_refused(method):
     # The run-time type checker of the tests may be the first to say so.
     for arguments in ((Normal(),), (Categorical,), (nn.CrossEntropyLoss(),), (Categorical(), 1.0)):

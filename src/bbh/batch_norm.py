@@ -29,16 +29,20 @@ def refresh_batch_norm(
         loader: Batches of training data; targets are ignored.
         num_samples: Draws; a distribution with fewer different ones gives each once.
     """
+    training, execution = posterior.training, posterior.execution
+    posterior.train()
     layers = {
         name: module
         for name, module in posterior.network.named_modules()
-        if isinstance(module, _BatchNorm) and module.track_running_stats
+        # One that stays in evaluation mode keeps the statistics it came with.
+        if isinstance(module, _BatchNorm) and module.track_running_stats and module.training
     }
+    posterior.train(training)
     if not layers:
         raise ValueError(
-            "the network has no batch-norm layer with running statistics: nothing to refresh."
+            "the network has no batch-norm layer with running statistics to refresh (layers put "
+            "into eval() keep theirs)."
         )
-    training, execution = posterior.training, posterior.execution
     momenta = {name: layer.momentum for name, layer in layers.items()}
     posterior.eval()
     posterior.execution = Loop()

@@ -224,17 +224,19 @@ class Posterior(nn.Module, Generic[P]):
 
     def _one(self, inputs: Inputs, draw: Params) -> Tensor:
         for name, row in self.padding().items():
-            owner = cast(nn.Embedding, self.network.get_submodule(name.rpartition(".")[0]))
-            index = torch.tensor([owner.padding_idx], device=row.device)
-            draw = draw | {name: draw[name].index_copy(0, index, row.unsqueeze(0))}
+            index = cast(int, self.network.get_submodule(name.rpartition(".")[0]).padding_idx)
+            table = draw[name]
+            # Joined from pieces: an index tensor would be copied from the host for every draw.
+            kept = torch.cat([table[:index], row.unsqueeze(0), table[index + 1 :]])
+            draw = draw | {name: kept}
         values = {f"network.{name}": value for name, value in (self.constants() | draw).items()}
         return functional_call(self._call, values, (inputs,), strict=True)
 
     def _choose_execution(self, samples: Params) -> Execution:
         """Loop unless vmap is known to work and to pay.
 
-        On a CPU vmap over convolution kernels is slower than a loop (1.7 to 3.8 times for LeNet)
-        and over small matrices it is faster; on a GPU batched kernels win.
+        On a CPU vmap over convolution kernels is slower than a loop and over small matrices it is
+        faster; on a GPU batched kernels win.
         """
         one_draw = num_draws(samples) == 1
         per_example = any(isinstance(value, PerExampleWeight) for value in samples.values())

@@ -107,7 +107,7 @@ def fit(
         raise ValueError(f"num_samples={num_samples}: draw at least one, or None.")
     num_data = num_data if num_data is not None else num_data_of(train_loader)
     fabric = fabric or Fabric(accelerator="auto", devices=1)
-    make = optimizer or partial(torch.optim.Adam, lr=learning_rate, fused=can_fuse(fabric))
+    make = optimizer or partial(torch.optim.Adam, lr=learning_rate, fused=_can_fuse(fabric))
     objective, wrapped = fabric.setup(
         Objective(posterior), make(p for p in posterior.parameters() if p.requires_grad)
     )
@@ -162,8 +162,8 @@ def fit(
     return history
 
 
-def can_fuse(fabric: Fabric) -> bool:
-    """Whether Adam may update everything in one pass: half the step of a large generator.
+def _can_fuse(fabric: Fabric) -> bool:
+    """Whether Adam may update a weight and its moments in one pass instead of several.
 
     Not under a loss scaler, whose gradients a fused step would unscale by itself.
     """

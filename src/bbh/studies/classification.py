@@ -57,7 +57,6 @@ def run_once(
     *,
     device: str = "auto",
     resume: bool = False,
-    progress: bool = True,
 ) -> Record:
     """Trains and measures one posterior, and writes its record into ``folder``.
 
@@ -67,14 +66,15 @@ def run_once(
         return Record.read(folder / "record.json")
     torch.manual_seed(seed)
     fabric = Fabric(accelerator=device, devices=1)
-    data = study.data.to(fabric.device)
+    data = study.data
+    images, labels = (one.to(fabric.device) for one in (data.train_images, data.train_labels))
     posterior = build_posterior(config, study.make_network, bbh.likelihoods.Categorical())
     checkpoint = folder / "checkpoint.pt"
     history = bbh.fit(
         posterior,
-        DeviceBatches(data.train_images, data.train_labels, config.batch_size),
+        DeviceBatches(images, labels, config.batch_size),
         epochs=config.epochs,
-        num_data=len(data.train_images),
+        num_data=len(images),
         optimizer=build_optimizer(config),
         scheduler=build_scheduler(config),
         beta=build_beta(config),
@@ -85,7 +85,6 @@ def run_once(
         checkpoint_seconds=_CHECKPOINT_SECONDS,
         resume=resume,
         fabric=fabric,
-        progress=progress,
     )
     seconds = sum(epoch.seconds for epoch in history)
     record = Record(
@@ -110,17 +109,17 @@ def run_once(
 
 def measure(posterior: bbh.Posterior[Any], data: ImageData, draws: int) -> dict[str, float]:
     """Quality on the test images, and how outliers differ."""
-    inside: ClassPredictive = bbh.predict(posterior, data.test_images.cpu(), draws)
-    outside: ClassPredictive = bbh.predict(posterior, data.outlier_images.cpu(), draws)
-    labels = data.test_labels.cpu()
+    inside: ClassPredictive = bbh.predict(posterior, data.test_images, draws)
+    outside: ClassPredictive = bbh.predict(posterior, data.outlier_images, draws)
     classes = inside.mean.shape[1]
+    wrong = inside.labels != data.test_labels
     return {
-        **posterior.likelihood.metrics(inside, labels),
+        **posterior.likelihood.metrics(inside, data.test_labels),
         "entropy_auc": metrics.entropy_auc(inside.entropy, classes),
         "outlier_entropy_auc": metrics.entropy_auc(outside.entropy, classes),
         "ood_auroc": metrics.auroc(inside.entropy, outside.entropy),
         "ood_aupr": metrics.aupr(inside.entropy, outside.entropy),
         "ood_fpr95": metrics.fpr_at_95_tpr(inside.entropy, outside.entropy),
         "ood_auroc_mi": metrics.auroc(inside.mutual_information, outside.mutual_information),
-        "risk_coverage_area": metrics.risk_coverage_area(inside.entropy, inside.labels != labels),
+        "risk_coverage_area": metrics.risk_coverage_area(inside.entropy, wrong),
     }

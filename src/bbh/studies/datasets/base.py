@@ -1,9 +1,7 @@
 """What a classification study needs of its data."""
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 
@@ -27,12 +25,3 @@ class ImageData:
     test_labels: Tensor
     outlier_images: Tensor
     fingerprint: str
-
-    def to(self, device: torch.device) -> "ImageData":
-        """All tensors on another device: small data sets stay there for the whole run."""
-        moved: dict[str, Any] = {
-            name: value.to(device)
-            for name, value in vars(self).items()
-            if isinstance(value, Tensor)
-        }
-        return replace(self, **moved)
