@@ -68,7 +68,7 @@ def demo(
     Example: bbh demo --epochs 20
     """
     settings = [f"epochs={epochs}", f"anneal_end={max(4, epochs / 2)}"]
-    _run("digits", list(_TITLES), "corrected", [seed], settings, None, "cpu", out, resume=False)
+    _run("digits", [], "corrected", [seed], settings, None, "cpu", out, resume=False)
 
 
 @app.command()
@@ -93,7 +93,7 @@ def run(
     """
     _run(
         study,
-        method or list(_TITLES),
+        method or [],
         preset,
         seed or [0],
         settings or [],
@@ -157,7 +157,7 @@ def _sources(names: list[str] | None) -> list[Any]:
 
 def _run(
     study: str,
-    methods: Sequence[str],
+    variants: Sequence[str],
     preset: str,
     seeds: Sequence[int],
     settings: list[str],
@@ -168,20 +168,23 @@ def _run(
 ) -> None:
     # Imported here so that --help and --version answer at once.
     from bbh.studies.classification import run_once
-    from bbh.studies.presets import preset_config
+    from bbh.studies.presets import preset_config, preset_configs
+    from bbh.studies.run import Run
 
-    configs = [preset_config(study, method, preset).changed(settings) for method in methods]
+    configs = {
+        variant: preset_config(study, variant, preset).changed(settings)
+        for variant in variants or preset_configs(study, preset)
+    }
     loaded = _load_study(study, data)
     records: list[Any] = []
-    for config in configs:
+    for variant, config in configs.items():
         for seed in seeds:
-            console.print(f"[bold]{_TITLES[config.method]}[/bold], seed {seed}")
-            folder = out / study / preset / f"{config.method}-{seed}"
+            console.print(f"[bold]{_TITLES.get(variant, variant)}[/bold], seed {seed}")
+            folder = out / study / preset / f"{variant}-{seed}"
+            one = Run(study, variant, preset, seed, config, folder)
             if not resume:
-                (folder / "checkpoint.pt").unlink(missing_ok=True)
-            records.append(
-                run_once(loaded, config, preset, seed, folder, device=device, resume=resume)
-            )
+                one.checkpoint.unlink(missing_ok=True)
+            records.append(run_once(loaded, one, device=device, resume=resume))
     console.print(_table(loaded.data.name, loaded.data.outlier_name, records))
     console.print(
         "AUC: area under the distribution of the predictive entropy, in: high is good, out: low is "
@@ -207,7 +210,7 @@ def _table(inside: str, outside: str, records: Sequence[Any]) -> Table:
         table.add_column(title, justify="right", no_wrap=True)
     for record in records:
         cells = [form.format(record.metrics[name]) for _, name, form in _COLUMNS]
-        name = _TITLES[record.method]
+        name = _TITLES.get(record.variant, record.variant)
         table.add_row(f"{name}, seed {record.seed}" if several else name, *cells)
     return table
 

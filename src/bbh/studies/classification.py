@@ -1,10 +1,11 @@
 """One run of an image-classification study: train, measure, record."""
 
+import resource
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
@@ -13,12 +14,13 @@ import bbh
 from bbh import metrics
 from bbh.predictive import ClassPredictive
 from bbh.studies.build import build_beta, build_optimizer, build_posterior, build_scheduler
-from bbh.studies.config import Config
 from bbh.studies.datasets import ImageData
-from bbh.studies.record import Record
+from bbh.studies.record import FILE_NAME, Record
+from bbh.studies.run import Run
 
 # A layer-wise generator's state is 2.7 GB: written every epoch it would take most of the time.
 _CHECKPOINT_SECONDS = 60.0
+NUM_EXAMPLES = 24
 
 
 @dataclass(frozen=True)
@@ -48,28 +50,21 @@ class DeviceBatches:
             yield self.images[index], self.labels[index]
 
 
-def run_once(
-    study: Study,
-    config: Config,
-    preset: str,
-    seed: int,
-    folder: Path,
-    *,
-    device: str = "auto",
-    resume: bool = False,
-) -> Record:
-    """Trains and measures one posterior, and writes its record into ``folder``.
+def run_once(study: Study, run: Run, *, device: str = "auto", resume: bool = False) -> Record:
+    """Trains and measures one posterior, and writes its record.
 
     An interrupted run goes on from its last epoch with ``resume``; a finished one is read back.
     """
-    if resume and (folder / "record.json").exists():
-        return Record.read(folder / "record.json")
-    torch.manual_seed(seed)
+    config, path = run.config, run.folder / FILE_NAME
+    if resume and path.exists():
+        return Record.read(path)
+    torch.manual_seed(run.seed)
     fabric = Fabric(accelerator=device, devices=1)
+    if fabric.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(fabric.device)
     data = study.data
     images, labels = (one.to(fabric.device) for one in (data.train_images, data.train_labels))
     posterior = build_posterior(config, study.make_network, bbh.likelihoods.Categorical())
-    checkpoint = folder / "checkpoint.pt"
     history = bbh.fit(
         posterior,
         DeviceBatches(images, labels, config.batch_size),
@@ -81,45 +76,101 @@ def run_once(
         temperature=config.temperature,
         likelihood_samples=config.likelihood_samples or None,
         gradient_clip=config.gradient_clip or None,
-        checkpoint=checkpoint,
+        checkpoint=run.checkpoint,
         checkpoint_seconds=_CHECKPOINT_SECONDS,
         resume=resume,
         fabric=fabric,
     )
     seconds = sum(epoch.seconds for epoch in history)
+    inside: ClassPredictive = bbh.predict(posterior, data.test_images, config.prediction_samples)
+    outside: ClassPredictive = bbh.predict(
+        posterior, data.outlier_images, config.prediction_samples
+    )
     record = Record(
-        study=study.name,
+        study=run.study,
+        variant=run.variant,
         method=config.method,
-        preset=preset,
-        seed=seed,
+        preset=run.preset,
+        seed=run.seed,
         config=asdict(config),
         metrics={
-            **measure(posterior, data, config.prediction_samples),
+            **measure(posterior, inside, outside, data.test_labels),
             "seconds": seconds,
             "steps_per_second": history[-1].step / seconds,
             "parameters": float(sum(p.numel() for p in posterior.parameters())),
+            "peak_memory_bytes": float(peak_memory_bytes(fabric.device)),
         },
         history=history.to_dicts(),
         data={data.name: data.fingerprint, "outliers": data.outlier_name},
     )
-    record.write(folder)
-    checkpoint.unlink(missing_ok=True)
+    record.write(run.folder, figure_arrays(data, inside, outside))
+    run.checkpoint.unlink(missing_ok=True)
     return record
 
 
-def measure(posterior: bbh.Posterior[Any], data: ImageData, draws: int) -> dict[str, float]:
+def measure(
+    posterior: bbh.Posterior[Any],
+    inside: ClassPredictive,
+    outside: ClassPredictive,
+    labels: Tensor,
+) -> dict[str, float]:
     """Quality on the test images, and how outliers differ."""
-    inside: ClassPredictive = bbh.predict(posterior, data.test_images, draws)
-    outside: ClassPredictive = bbh.predict(posterior, data.outlier_images, draws)
     classes = inside.mean.shape[1]
-    wrong = inside.labels != data.test_labels
+    wrong = inside.labels != labels
     return {
-        **posterior.likelihood.metrics(inside, data.test_labels),
+        **posterior.likelihood.metrics(inside, labels),
         "entropy_auc": metrics.entropy_auc(inside.entropy, classes),
         "outlier_entropy_auc": metrics.entropy_auc(outside.entropy, classes),
         "ood_auroc": metrics.auroc(inside.entropy, outside.entropy),
         "ood_aupr": metrics.aupr(inside.entropy, outside.entropy),
         "ood_fpr95": metrics.fpr_at_95_tpr(inside.entropy, outside.entropy),
         "ood_auroc_mi": metrics.auroc(inside.mutual_information, outside.mutual_information),
+        "ood_aupr_mi": metrics.aupr(inside.mutual_information, outside.mutual_information),
+        "ood_fpr95_mi": metrics.fpr_at_95_tpr(
+            inside.mutual_information, outside.mutual_information
+        ),
         "risk_coverage_area": metrics.risk_coverage_area(inside.entropy, wrong),
     }
+
+
+def figure_arrays(
+    data: ImageData, inside: ClassPredictive, outside: ClassPredictive
+) -> dict[str, np.ndarray]:
+    """What figures are drawn from: one number per image, and the images worth looking at.
+
+    Half precision: a figure needs no more, and records are kept in the repository.
+    """
+    confidence = inside.mean.max(1).values
+    # The most doubtful of the test images, and the outliers the posterior is surest about.
+    doubtful = inside.entropy.argsort(descending=True)[:NUM_EXAMPLES]
+    fooled = outside.entropy.argsort()[:NUM_EXAMPLES]
+    return {
+        "entropy": _half(inside.entropy),
+        "mutual_information": _half(inside.mutual_information),
+        "outlier_entropy": _half(outside.entropy),
+        "outlier_mutual_information": _half(outside.mutual_information),
+        "confidence": confidence.cpu().numpy(),  # single precision: reliability lives near one
+        "correct": (inside.labels == data.test_labels).cpu().numpy(),
+        "doubtful_images": _bytes(data.test_images[doubtful]),
+        "doubtful_labels": data.test_labels[doubtful].numpy(),
+        "doubtful_predictions": inside.labels[doubtful].cpu().numpy(),
+        "doubtful_entropy": _half(inside.entropy[doubtful]),
+        "fooled_images": _bytes(data.outlier_images[fooled]),
+        "fooled_predictions": outside.labels[fooled].cpu().numpy(),
+        "fooled_entropy": _half(outside.entropy[fooled]),
+    }
+
+
+def peak_memory_bytes(device: torch.device) -> int:
+    """Of the card since ``run_once`` began; on a CPU of the process so far."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _half(values: Tensor) -> np.ndarray:
+    return values.half().cpu().numpy()
+
+
+def _bytes(images: Tensor) -> np.ndarray:
+    return (images[:, 0] * 255).round().byte().cpu().numpy()

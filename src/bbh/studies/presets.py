@@ -3,7 +3,7 @@
 import math
 from dataclasses import replace
 
-from bbh.studies.config import METHODS, Config, ConfigError
+from bbh.studies.config import Config, ConfigError
 
 # As the paper's text describes its MNIST runs: Adam, constant rates, 100 epochs of batches of 100.
 _MNIST_PAPER = {
@@ -61,20 +61,54 @@ _DIGITS = {
     )
     for method, config in _MNIST_CORRECTED.items()
 }
-_PRESETS = {
+_INDEPENDENT_1 = _MNIST_PAPER["bbh"]
+_SHARED_1 = replace(_INDEPENDENT_1, noise_shared=True)
+# The paper's tables 1 and 2; those of other methods than the reported one share noise, d = 1.
+_GENERATORS = {
+    "single": replace(_SHARED_1, generator="single"),
+    "sliced": replace(_SHARED_1, generator="sliced"),
+    "layerwise": _SHARED_1,
+}
+_NOISE = {
+    "shared-1": _SHARED_1,
+    "independent-1": _INDEPENDENT_1,
+    "shared-8": replace(_SHARED_1, noise_dim=8),
+    "independent-8": replace(_INDEPENDENT_1, noise_dim=8),
+}
+# The appendix's table, on Bayes by Backprop, and the estimator with the exact prior term.
+_DIVERGENCES = {
+    word: replace(
+        _MNIST_PAPER["bbb"],
+        divergence=word,
+        num_samples=1 if word == "closed_form" else 5,
+        likelihood_samples=1,
+    )
+    for word in ("closed_form", "adversarial", "nearest_neighbour", "joint", "entropy")
+}
+# Study → preset → row of the table → configuration.
+_PRESETS: dict[str, dict[str, dict[str, Config]]] = {
     "digits": {"corrected": _DIGITS},
     "mnist": {"paper": _MNIST_PAPER, "corrected": _MNIST_CORRECTED},
+    "mnist-generators": {"paper": _GENERATORS},
+    "mnist-noise": {"paper": _NOISE},
+    "mnist-divergences": {"paper": _DIVERGENCES},
 }
 STUDIES = tuple(_PRESETS)
 
 
-def preset_config(study: str, method: str, preset: str) -> Config:
-    """The configuration to start from."""
+def preset_configs(study: str, preset: str) -> dict[str, Config]:
+    """The rows of a study's table with the configurations to start from."""
     if study not in _PRESETS:
         raise ConfigError(f"there is no study {study!r}: choose one of {', '.join(STUDIES)}.")
     if preset not in _PRESETS[study]:
         known = ", ".join(_PRESETS[study])
         raise ConfigError(f"study {study} has no preset {preset!r}: choose one of {known}.")
-    if method not in METHODS:
-        raise ConfigError(f"there is no method {method!r}: choose one of {', '.join(METHODS)}.")
-    return _PRESETS[study][preset][method]
+    return _PRESETS[study][preset]
+
+
+def preset_config(study: str, variant: str, preset: str) -> Config:
+    """The configuration of one row."""
+    configs = preset_configs(study, preset)
+    if variant not in configs:
+        raise ConfigError(f"{study} has no {variant!r}: choose one of {', '.join(configs)}.")
+    return configs[variant]

@@ -4,10 +4,13 @@ import json
 import os
 import platform
 import subprocess
+import zipfile
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from bbh.checkpoints import atomic_path
@@ -15,6 +18,7 @@ from bbh.version import __version__
 
 SCHEMA = 1
 FILE_NAME = "record.json"
+ARRAYS_NAME = "arrays.npz"
 
 
 class RecordError(ValueError):
@@ -27,6 +31,8 @@ class Record:
 
     Attributes:
         study: Which study, e.g. mnist.
+        variant: Which row of the study's table: the method's name where methods are compared, or
+            what is varied, e.g. ``sliced`` in mnist-generators.
         method: Which method.
         preset: Which preset its configuration started from.
         seed: Of weights, order and draws.
@@ -42,6 +48,7 @@ class Record:
     """
 
     study: str
+    variant: str
     method: str
     preset: str
     seed: int
@@ -55,9 +62,15 @@ class Record:
     dirty: bool = field(default_factory=lambda: bool(_git("status", "--porcelain")))
     schema: int = SCHEMA
 
-    def write(self, folder: Path) -> Path:
-        """Writes ``record.json`` into the folder, atomically."""
+    def write(self, folder: Path, arrays: Mapping[str, np.ndarray] | None = None) -> Path:
+        """Writes ``record.json`` into the folder, and what figures need into ``arrays.npz``.
+
+        Each is written atomically, the record last: where there is a record, the run is whole.
+        """
         path = folder / FILE_NAME
+        if arrays is not None:
+            with atomic_path(folder / ARRAYS_NAME) as temporary, temporary.open("wb") as file:
+                np.savez_compressed(file, **arrays)  # pyright: ignore[reportArgumentType]
         with atomic_path(path) as temporary:
             temporary.write_text(json.dumps(asdict(self), indent=1) + "\n")
         return path
@@ -76,6 +89,18 @@ class Record:
             return Record(**content)
         except TypeError as error:
             raise RecordError(f"{path} lacks or adds fields: {error}.") from error
+
+
+def read_arrays(folder: Path) -> dict[str, np.ndarray]:
+    """What ``write`` stored beside a record; empty where there is nothing."""
+    path = folder / ARRAYS_NAME
+    if not path.exists():
+        return {}
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            return {name: stored[name] for name in stored.files}
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise RecordError(f"{path} cannot be read ({error}); run again.") from error
 
 
 def hardware() -> dict[str, Any]:

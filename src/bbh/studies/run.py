@@ -1,0 +1,32 @@
+"""One run of a study: what to train, from which seed, and where its record goes."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from bbh.studies.config import Config
+
+
+@dataclass(frozen=True)
+class Run:
+    """A cell of a study's table.
+
+    Attributes:
+        study: Name of the study.
+        variant: Row of its table; see ``Record``.
+        preset: Which preset the configuration started from.
+        seed: Of weights, order and draws.
+        config: All settings.
+        folder: Where record, arrays and checkpoint go.
+    """
+
+    study: str
+    variant: str
+    preset: str
+    seed: int
+    config: Config
+    folder: Path
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where an interrupted run goes on from."""
+        return self.folder / "checkpoint.pt"
