@@ -4,7 +4,7 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from rich.progress import (
     BarColumn,
@@ -22,19 +22,35 @@ from bbh.history import EpochRecord
 _REFRESH_SECONDS = 0.2
 
 
-class Display:
+@runtime_checkable
+class Display(Protocol):
     """Shows steps as they come and epochs as they end."""
 
-    def __init__(self, bar: Progress, task: TaskID, steps_per_epoch: int | None, writer: Any):
+    def step(self, epoch: int, step: int, terms: dict[str, float]) -> None:
+        """Called after training steps; ``epoch`` and ``step`` (in it) are counted from 0."""
+        ...
+
+    def epoch(self, record: EpochRecord) -> None:
+        """Called after every epoch."""
+        ...
+
+    def note(self, text: str) -> None:
+        """Something to say once."""
+        ...
+
+
+class BarDisplay:
+    """A progress bar."""
+
+    def __init__(self, bar: Progress, task: TaskID, steps_per_epoch: int | None):
         self._bar = bar
         self._task = task
         self._steps_per_epoch = steps_per_epoch or 1
-        self._writer = writer
         self._shown = 0.0
         self._validation = ""
 
     def step(self, epoch: int, step: int, terms: dict[str, float]) -> None:
-        """Called after every training step; ``epoch`` and ``step`` are counted from 0."""
+        """Moves the bar."""
         now = time.monotonic()
         if self._bar.disable or now - self._shown < _REFRESH_SECONDS:
             return
@@ -48,19 +64,31 @@ class Display:
         if not self._bar.disable:
             self._bar.console.print(text)
 
-    def _text(self, total: float, nll: float, complexity: float) -> str:
-        # What matters first: a narrow terminal cuts the end off.
-        return f"loss {total:.3g} · nll {nll:.3g}{self._validation} · complexity {complexity:,.0f}"
-
     def epoch(self, record: EpochRecord) -> None:
-        """Called after every epoch."""
+        """Moves the bar to the epoch's end."""
         if record.validation:
             error, nll = record.validation["error"], record.validation["nll"]
             self._validation = f" · validation error {error:.3g} nll {nll:.3g}"
         text = self._text(record.total, record.nll, record.complexity)
         self._bar.update(self._task, completed=record.epoch, terms=text)
-        if self._writer is None:
-            return
+
+    def _text(self, total: float, nll: float, complexity: float) -> str:
+        # What matters first: a narrow terminal cuts the end off.
+        return f"loss {total:.3g} · nll {nll:.3g}{self._validation} · complexity {complexity:,.0f}"
+
+
+class LoggedDisplay:
+    """Another display, and TensorBoard."""
+
+    def __init__(self, display: Display, writer: Any):
+        self._writer = writer
+        self.step = display.step
+        self.note = display.note
+        self._epoch = display.epoch
+
+    def epoch(self, record: EpochRecord) -> None:
+        """Shows the epoch and writes its numbers."""
+        self._epoch(record)
         for name in (
             "total",
             "nll",
@@ -77,10 +105,25 @@ class Display:
 
 @contextmanager
 def make_display(
-    visible: bool, epochs: int, steps_per_epoch: int | None, log_dir: str | Path | None
+    progress: bool | Display, epochs: int, steps_per_epoch: int | None, log_dir: str | Path | None
 ) -> Generator[Display]:
-    """A display that is closed at the end, whatever happens."""
+    """A display that is closed at the end, whatever happens; one that was given stays open."""
     writer = _tensorboard(log_dir) if log_dir is not None else None
+    try:
+        with _display(progress, epochs, steps_per_epoch) as display:
+            yield display if writer is None else LoggedDisplay(display, writer)
+    finally:
+        if writer is not None:
+            writer.close()
+
+
+@contextmanager
+def _display(
+    progress: bool | Display, epochs: int, steps_per_epoch: int | None
+) -> Generator[Display]:
+    if not isinstance(progress, bool):
+        yield progress
+        return
     bar = Progress(
         TextColumn("epoch"),
         MofNCompleteColumn(),
@@ -91,15 +134,11 @@ def make_display(
             "{task.fields[terms]}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")
         ),
         expand=True,
-        disable=not visible,
+        disable=not progress,
     )
-    try:
-        with bar:
-            task = bar.add_task("fit", total=epochs, terms="")
-            yield Display(bar, task, steps_per_epoch, writer)
-    finally:
-        if writer is not None:
-            writer.close()
+    with bar:
+        task = bar.add_task("fit", total=epochs, terms="")
+        yield BarDisplay(bar, task, steps_per_epoch)
 
 
 def _tensorboard(log_dir: str | Path) -> Any:

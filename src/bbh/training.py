@@ -20,7 +20,7 @@ from bbh.loop import TrainingLoop
 from bbh.objective import Schedule
 from bbh.posterior import Posterior
 from bbh.prediction import evaluate
-from bbh.progress import make_display
+from bbh.progress import Display, make_display
 from bbh.steps import Objective, Stepper
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
@@ -49,7 +49,7 @@ def fit(
     checkpoint_seconds: float = 0.0,
     resume: bool = False,
     fabric: Fabric | None = None,
-    progress: bool = True,
+    progress: bool | Display = True,
     log_dir: str | Path | None = None,
 ) -> History:
     """Trains a posterior, whatever its method, and returns a record of every epoch.
@@ -79,7 +79,7 @@ def fit(
         resume: Go on from that file if it exists; on a CPU the result is bit for bit that of an
             uninterrupted run.
         fabric: Lightning Fabric for devices, precision and distribution; None takes one device.
-        progress: Show a progress bar.
+        progress: Show a progress bar, or what to show steps and epochs with.
         log_dir: Write TensorBoard logs there.
 
     Raises:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import bbh
 from bbh import metrics
 from bbh.predictive import ClassPredictive
+from bbh.progress import Display
 from bbh.studies.build import build_beta, build_optimizer, build_posterior, build_scheduler
 from bbh.studies.datasets import ImageData
 from bbh.studies.record import FILE_NAME, Record
@@ -50,7 +51,14 @@ class DeviceBatches:
             yield self.images[index], self.labels[index]
 
 
-def run_once(study: Study, run: Run, *, device: str = "auto", resume: bool = False) -> Record:
+def run_once(
+    study: Study,
+    run: Run,
+    *,
+    device: str = "auto",
+    resume: bool = False,
+    progress: bool | Display = True,
+) -> Record:
     """Trains and measures one posterior, and writes its record.
 
     An interrupted run goes on from its last epoch with ``resume``; a finished one is read back.
@@ -80,6 +88,7 @@ def run_once(study: Study, run: Run, *, device: str = "auto", resume: bool = Fal
         checkpoint_seconds=_CHECKPOINT_SECONDS,
         resume=resume,
         fabric=fabric,
+        progress=progress,
     )
     seconds = sum(epoch.seconds for epoch in history)
     inside: ClassPredictive = bbh.predict(posterior, data.test_images, config.prediction_samples)
