@@ -13,7 +13,9 @@ import bbh
 from bbh import divergences, generators, methods
 from bbh.likelihoods import Likelihood
 from bbh.priors import Normal
+from bbh.studies import legacy
 from bbh.studies.config import Config, ConfigError
+from bbh.studies.networks import LeNet
 
 
 def build_posterior(
@@ -55,7 +57,11 @@ def build_generator(config: Config) -> generators.Generator:
 
 
 def _map(config: Config, make: Any, likelihood: Any, prior: Normal) -> bbh.Posterior[Any]:
-    return methods.maximum_a_posteriori(make(), likelihood, prior)
+    network = make()
+    penalised = _penalised(config, network, "kernels")
+    if penalised is not None:
+        return legacy.point_estimate(network, likelihood, prior, penalised=penalised)
+    return methods.maximum_a_posteriori(network, likelihood, prior)
 
 
 def _ensemble(config: Config, make: Any, likelihood: Any, prior: Normal) -> bbh.Posterior[Any]:
@@ -82,12 +88,32 @@ def _bbb(config: Config, make: Any, likelihood: Any, prior: Normal) -> bbh.Poste
 
 
 def _dropout(config: Config, make: Any, likelihood: Any, prior: Normal) -> bbh.Posterior[Any]:
-    return methods.mc_dropout(make(), likelihood, prior, rate=config.dropout_rate)
+    network = make()
+    if not config.dropout_layers:
+        return methods.mc_dropout(network, likelihood, prior, rate=config.dropout_rate)
+    if not isinstance(network, LeNet):
+        raise ConfigError("dropout_layers=true: only LeNet, the network of MNIST, has a place.")
+    network = legacy.DropoutLeNet(config.dropout_rate)
+    penalised = _penalised(config, network, "kernels")
+    if penalised is not None:
+        return legacy.point_estimate(network, likelihood, prior, penalised=penalised)
+    return methods.mc_dropout(network, likelihood, prior)
 
 
 def _mnf(config: Config, make: Any, likelihood: Any, prior: Normal) -> bbh.Posterior[Any]:
-    return methods.multiplicative_normalizing_flows(
-        make(), likelihood, prior, initial_scale=config.initial_scale
+    network = make()
+    penalised = _penalised(config, network, "dense")
+    flows = (
+        methods.multiplicative_normalizing_flows
+        if penalised is None
+        else partial(legacy.flows, penalised=penalised)
+    )
+    return flows(
+        network,
+        likelihood,
+        prior,
+        initial_scale=config.initial_scale,
+        max_scale=config.max_scale,
     )
 
 
@@ -115,7 +141,9 @@ _METHODS = {
 _OPTIMIZERS = {
     "adam": partial(torch.optim.Adam, fused=True),
     "rmsprop": partial(torch.optim.RMSprop, alpha=0.9),
+    "rmsprop_tf": legacy.TensorFlowRMSprop,
 }
+_PARTS = {"kernels": legacy.kernel_names, "dense": legacy.dense_names}
 _GENERATORS = {
     "layerwise": generators.LayerWise,
     "sliced": generators.Sliced,
@@ -128,6 +156,12 @@ _DIVERGENCES: dict[str, Callable[[Config], divergences.Divergence]] = {
     "entropy": lambda config: divergences.NearestNeighbourEntropy(config.neighbours),
     "adversarial": lambda config: divergences.Adversarial(steps=config.critic_steps),
 }
+
+
+def _penalised(config: Config, network: nn.Module, part: str) -> list[str] | None:
+    """Names of the tensors under the prior; None for all."""
+    names = _choice("penalised", config.penalised, {"all": None, part: _PARTS[part]})
+    return names and names(network)
 
 
 def _choice(field: str, word: str, choices: dict[str, Any]) -> Any:

@@ -130,6 +130,8 @@ def measure(
         **posterior.likelihood.metrics(inside, labels),
         "entropy_auc": metrics.entropy_auc(inside.entropy, classes),
         "outlier_entropy_auc": metrics.entropy_auc(outside.entropy, classes),
+        "entropy_auc_histogram": metrics.entropy_auc_histogram(inside.entropy, classes),
+        "outlier_entropy_auc_histogram": metrics.entropy_auc_histogram(outside.entropy, classes),
         "ood_auroc": metrics.auroc(inside.entropy, outside.entropy),
         "ood_aupr": metrics.aupr(inside.entropy, outside.entropy),
         "ood_fpr95": metrics.fpr_at_95_tpr(inside.entropy, outside.entropy),

@@ -18,17 +18,20 @@ class Config:
     """Settings of one run. Those of other methods are ignored.
 
     Attributes:
-        method: One of ``METHODS``.
+        method: One of ``METHODS``; in the toy study also nuts, the reference.
         epochs: Passes over the training data.
         batch_size: Examples per step.
-        optimizer: adam or rmsprop.
+        optimizer: adam, rmsprop, or rmsprop_tf: as TensorFlow 1 has it.
         learning_rate: Its step size at the start.
         cosine_decay: Let the learning rate fall to zero along half a cosine.
         anneal_start: Epoch at which β leaves 0.
         anneal_end: Epoch at which β reaches 1; 0 for β = 1 throughout.
+        falling_beta: Let β fall to 0 instead, as in the authors' toy notebook; toy study only.
         temperature: Constant factor on the complexity.
         gradient_clip: Largest norm of the gradient; 0 for none.
         prior_scale: Standard deviation of the Gaussian prior.
+        penalised: Which weights know the prior. For MAP and dropout: all, or kernels without
+            biases; for flows: all, or those of dense layers.
         num_samples: Weight draws per training step.
         likelihood_samples: How many of them enter the likelihood; 0 for all.
         prediction_samples: Weight draws for evaluation.
@@ -39,12 +42,17 @@ class Config:
         num_members: Of the ensemble.
         adversarial_epsilon: Perturbation in ensemble training; 0 for none.
         dropout_rate: Of MC dropout.
+        dropout_layers: Put dropout layers into the network instead of masking its kernels.
         initial_scale: Of Gaussian weights.
+        max_scale: Upper limit of MNF's standard deviations.
         generator: layerwise, sliced or single.
         hidden: Widths of the hypernetworks' hidden layers.
         spread: Of generated weights at the start, in fan-in scales; 0 for the paper's Glorot.
         noise_dim: Dimension of z.
         noise_shared: One z for all tensors.
+        noise_scale: Standard deviation of the toy study's observation noise.
+        steps_per_epoch: Full-batch steps that count as an epoch; toy study only.
+        refresh_reference: Sample the toy study's reference anew, with Pyro, and store it.
     """
 
     method: str = "bbh"
@@ -55,9 +63,11 @@ class Config:
     cosine_decay: bool = False
     anneal_start: float = 0.0
     anneal_end: float = 0.0
+    falling_beta: bool = False
     temperature: float = 1.0
     gradient_clip: float = 0.0
     prior_scale: float = 1.0
+    penalised: str = "all"
     num_samples: int = 1
     likelihood_samples: int = 0
     prediction_samples: int = 100
@@ -68,12 +78,17 @@ class Config:
     num_members: int = 10
     adversarial_epsilon: float = 0.0
     dropout_rate: float = 0.5
+    dropout_layers: bool = False
     initial_scale: float = 0.01
+    max_scale: float = 0.5
     generator: str = "layerwise"
     hidden: tuple[int, ...] = (64, 256, 512)
     spread: float = 0.1
     noise_dim: int = 1
     noise_shared: bool = False
+    noise_scale: float = 9.0
+    steps_per_epoch: int = 1
+    refresh_reference: bool = False
 
     def changed(self, settings: list[str]) -> "Config":
         """This configuration with ``key=value`` settings from the command line applied.

@@ -1,0 +1,126 @@
+"""The authors' code, where it departs from their paper."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import bbh
+from bbh.divergences.closed_form import normal_kl
+from bbh.likelihoods import Categorical
+from bbh.params import size
+from bbh.priors import Normal
+from bbh.studies import legacy
+from bbh.studies.build import build_optimizer, build_posterior
+from bbh.studies.config import Config, ConfigError
+from bbh.studies.networks import LeNet, digits_network
+from bbh.studies.presets import preset_config
+from bbh.weights import MultiplicativeFlow
+
+
+def test_rmsprop_by_hand():
+    weight = nn.Parameter(torch.tensor([1.0, -2.0], dtype=torch.float64))
+    optimizer = legacy.TensorFlowRMSprop([weight], lr=0.1, decay=0.9, eps=1e-5)
+    square, expected = [1.0, 1.0], [1.0, -2.0]
+    for gradient in ([0.5, -3.0], [0.0, 1.0], [2.0, 0.25]):
+        weight.grad = torch.tensor(gradient, dtype=torch.float64)
+        optimizer.step()
+        for i, g in enumerate(gradient):
+            square[i] = 0.9 * square[i] + 0.1 * g**2
+            expected[i] -= 0.1 * g / math.sqrt(square[i] + 1e-5)
+    torch.testing.assert_close(weight.detach(), torch.tensor(expected, dtype=torch.float64))
+
+
+def test_rmsprop_goes_on_from_its_state():
+    def trained(interrupted: bool) -> torch.Tensor:
+        torch.manual_seed(0)
+        weight = nn.Parameter(torch.ones(3))
+        optimizer = legacy.TensorFlowRMSprop([weight])
+        for step in range(6):
+            if interrupted and step == 3:
+                state = optimizer.state_dict()
+                optimizer = legacy.TensorFlowRMSprop([weight])
+                optimizer.load_state_dict(state)
+            weight.grad = torch.randn(3)
+            optimizer.step()
+        return weight.detach()
+
+    assert torch.equal(trained(False), trained(True))
+
+
+def test_its_first_steps_are_smaller_than_pytorchs():
+    config = preset_config("mnist", "bbh", "legacy")
+    weight = nn.Parameter(torch.zeros(1))
+    optimizer = build_optimizer(config)([weight])
+    assert isinstance(optimizer, legacy.TensorFlowRMSprop)
+    weight.grad = torch.tensor([1e-3])
+    optimizer.step()
+    assert weight.item() == pytest.approx(-1e-4 * 1e-3 / math.sqrt(0.9), rel=1e-3)
+
+
+def test_flows_pay_for_dense_layers_only():
+    posterior = build_posterior(preset_config("mnist", "mnf", "legacy"), LeNet, Categorical())
+    weights = posterior.weights
+    assert isinstance(weights, MultiplicativeFlow)
+    dense = ["fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"]
+    assert list(weights.penalised) == dense
+    assert size(weights.penalised) == 431_080 - 25_570
+    assert posterior.prior == Normal(math.exp(0.5))
+
+    # The whole bound is the sum of the layers'; with the same draws the dense share is what is
+    # left when the convolutions' is taken away.
+    weights = weights.double()
+
+    def cost(names: list[str]) -> float:
+        torch.manual_seed(1)
+        weights.penalised = {name: weights.shapes[name] for name in names}
+        return weights.cost({}, posterior.prior).complexity.item()
+
+    convolutions = [name for name in weights.shapes if name not in dense]
+    assert cost([*weights.shapes]) == pytest.approx(cost(dense) + cost(convolutions))
+    # Biases have no multipliers: their share is the closed form.
+    loc, scale = weights.loc()["fc2.bias"], weights._scales()["fc2.bias"]
+    exact = normal_kl(loc, scale, posterior.prior).sum().item()
+    assert cost(["fc2.bias"]) == pytest.approx(exact)
+
+
+@pytest.mark.parametrize("method", ["map", "dropout"])
+def test_biases_are_not_penalised(method):
+    posterior = build_posterior(preset_config("mnist", method, "legacy"), LeNet, Categorical())
+    samples = posterior.sample(1)
+    complexity = posterior.weights.cost(samples, posterior.prior).complexity
+    kernels = {name: value for name, value in samples.items() if name.endswith("weight")}
+    expected = 0.5 * sum(value.square().sum() for value in kernels.values())
+    constant = 430_500 * 0.5 * math.log(2 * math.pi)
+    torch.testing.assert_close(complexity, expected + constant, rtol=1e-5, atol=0.0)
+    gradients = torch.autograd.grad(complexity, list(posterior.parameters()), allow_unused=True)
+    given = [g is not None and bool(g.any()) for g in gradients]
+    assert sum(given) == len(kernels) == 4
+
+
+def test_dropout_layers_switch_off_single_units_and_stay_on():
+    posterior = build_posterior(preset_config("mnist", "dropout", "legacy"), LeNet, Categorical())
+    images = torch.rand(3, 1, 28, 28)
+    predictive = bbh.predict(posterior, images, num_samples=7, keep_draws=True)
+    assert predictive.num_samples == 7
+    assert (predictive.draws.std(0) > 0).any()
+    with pytest.raises(ConfigError, match="only LeNet"):
+        build_posterior(Config("dropout", dropout_layers=True), digits_network, Categorical())
+
+
+def test_unknown_parts_are_refused():
+    with pytest.raises(ConfigError, match="penalised=dense: choose one of all, kernels"):
+        build_posterior(Config("map", penalised="dense"), digits_network, Categorical())
+
+
+def test_legacy_presets_are_the_codes():
+    for study in ("mnist-generators", "mnist-noise"):
+        variant = {"mnist-generators": "single", "mnist-noise": "shared-8"}[study]
+        assert preset_config(study, variant, "legacy").optimizer == "rmsprop_tf"
+    assert preset_config("mnist-divergences", "adversarial", "legacy").critic_steps == 1
+    assert preset_config("mnist-divergences", "adversarial", "paper").critic_steps == 5
+    bbb = preset_config("mnist", "bbb", "legacy")
+    assert 2 * math.log(bbb.initial_scale) == pytest.approx(-9)
+    ensemble = preset_config("mnist", "ensemble", "legacy")
+    assert (ensemble.temperature, ensemble.adversarial_epsilon) == (0.0, 0.01)
