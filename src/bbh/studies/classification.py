@@ -16,6 +16,7 @@ from bbh.predictive import ClassPredictive
 from bbh.progress import Display
 from bbh.studies.build import build_beta, build_optimizer, build_posterior, build_scheduler
 from bbh.studies.datasets import ImageData
+from bbh.studies.evaluations import evaluation_arrays
 from bbh.studies.record import FILE_NAME, Record
 from bbh.studies.run import Run
 
@@ -112,7 +113,9 @@ def run_once(
         history=history.to_dicts(),
         data={data.name: data.fingerprint, "outliers": data.outlier_name},
     )
-    record.write(run.folder, figure_arrays(data, inside, outside))
+    arrays = figure_arrays(data, inside, outside)
+    arrays |= evaluation_arrays(posterior, data, config.prediction_samples)
+    record.write(run.folder, arrays)
     run.checkpoint.unlink(missing_ok=True)
     return record
 
