@@ -11,6 +11,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler
 
 import bbh
 from bbh import divergences, generators, methods
+from bbh.divergences.base import check_num_samples
 from bbh.likelihoods import Likelihood
 from bbh.priors import Normal
 from bbh.studies import legacy
@@ -24,6 +25,17 @@ def build_posterior(
     """The posterior a configuration describes, over a freshly initialised network."""
     build = _choice("method", config.method, _METHODS)
     return build(config, make_network, likelihood, Normal(config.prior_scale))
+
+
+def check_words(config: Config) -> None:
+    """Raises if a word of a configuration stands for nothing, before anything is built."""
+    if config.method == "nuts":
+        return
+    for field, choices in _WORDS.items():
+        _choice(field, getattr(config, field), choices)
+    build_generator(config)
+    if config.method in ("bbb", "bbh"):
+        check_num_samples(build_divergence(config), config.num_samples)
 
 
 def build_optimizer(config: Config) -> Callable[[Iterable[nn.Parameter]], Optimizer]:
@@ -155,6 +167,14 @@ _DIVERGENCES: dict[str, Callable[[Config], divergences.Divergence]] = {
     "joint": lambda config: divergences.JointNearestNeighbour(config.prior_samples or None),
     "entropy": lambda config: divergences.NearestNeighbourEntropy(config.neighbours),
     "adversarial": lambda config: divergences.Adversarial(steps=config.critic_steps),
+}
+
+
+_WORDS: dict[str, dict[str, Any]] = {
+    "method": _METHODS,
+    "optimizer": _OPTIMIZERS,
+    "generator": _GENERATORS,
+    "divergence": _DIVERGENCES,
 }
 
 

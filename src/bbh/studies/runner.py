@@ -1,0 +1,167 @@
+"""From a command to records: which runs there are, and one after the other, come what may."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from bbh.studies import toy
+from bbh.studies.build import check_words
+from bbh.studies.classification import Study, run_once
+from bbh.studies.config import Config, ConfigError
+from bbh.studies.datasets import load_digits, load_mnist
+from bbh.studies.estimates import network_of, steps_per_epoch
+from bbh.studies.presets import preset_config, preset_configs, preset_names
+from bbh.studies.progress import StudyProgress, duration
+from bbh.studies.record import FILE_NAME, Record
+from bbh.studies.run import Run
+from bbh.studies.tables import headline
+
+DEVICES = ("auto", "cpu", "cuda")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run that did not reach its end."""
+
+    run: Run
+    reason: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a study."""
+
+    records: list[Record]
+    failures: list[Failure]
+
+
+def plan(
+    study: str,
+    *,
+    variants: Sequence[str] = (),
+    preset: str | None = None,
+    seeds: Sequence[int] = (0,),
+    epochs: int | None = None,
+    settings: Sequence[str] = (),
+    out: Path = Path("runs"),
+) -> list[Run]:
+    """The runs a command asks for, every setting checked before the first one starts.
+
+    Args:
+        study: Its name.
+        variants: Rows of its table; all if none.
+        preset: Where configurations start; None takes the study's first.
+        seeds: One run each.
+        epochs: Passes over the data; annealing keeps its share of them.
+        settings: ``key=value``, applied last.
+        out: Folders of the runs go below.
+    """
+    preset = preset or preset_names(study)[0]
+    runs: list[Run] = []
+    for variant in dict.fromkeys(variants or preset_configs(study, preset)):
+        config = preset_config(study, variant, preset)
+        if epochs is not None:
+            config = with_epochs(config, epochs)
+        config = config.changed(list(settings))
+        _check(config)
+        for seed in dict.fromkeys(seeds):
+            folder = out / study / preset / f"{variant}-{seed}"
+            runs.append(Run(study, variant, preset, seed, config, folder))
+    return runs
+
+
+def with_epochs(config: Config, epochs: int) -> Config:
+    """Shorter or longer training with annealing in proportion, so that it still ends in time.
+
+    >>> short = with_epochs(Config(epochs=100, anneal_start=5, anneal_end=20), 10)
+    >>> short.epochs, short.anneal_start, short.anneal_end
+    (10, 0.5, 2.0)
+    """
+    factor = epochs / config.epochs
+    return replace(
+        config,
+        epochs=epochs,
+        anneal_start=config.anneal_start * factor,
+        anneal_end=config.anneal_end * factor,
+    )
+
+
+def execute(
+    runs: Sequence[Run],
+    *,
+    data: Path | None = None,
+    device: str = "auto",
+    resume: bool = False,
+    console: Console,
+) -> Outcome:
+    """Runs them all; one that diverges or runs out of memory does not stop the others."""
+    _check_device(device)
+    if resume:
+        for run in runs:
+            _check_same_settings(run)
+    train = _trainer(runs[0].study, data)
+    outcome = Outcome([], [])
+    with StudyProgress(runs, steps_per_epoch, console) as progress:
+        for run in runs:
+            progress.begin()
+            finished = resume and (run.folder / FILE_NAME).exists()
+            if not resume:
+                # An interruption from here on must leave nothing that looks finished.
+                run.checkpoint.unlink(missing_ok=True)
+                (run.folder / FILE_NAME).unlink(missing_ok=True)
+            try:
+                record = train(run, device=device, resume=resume, progress=progress)
+            except (FloatingPointError, MemoryError, torch.OutOfMemoryError) as error:
+                reason = str(error).split(". ")[0]
+                outcome.failures.append(Failure(run, reason))
+                progress.end(f"failed, {reason}", trained=False)
+                continue
+            outcome.records.append(record)
+            state = "was there" if finished else duration(record.metrics["seconds"])
+            progress.end(f"{headline(record)} ({state})", trained=not finished)
+    return outcome
+
+
+def _trainer(study: str, data: Path | None) -> Callable[..., Record]:
+    if study == "toy":
+        return toy.run_once
+    images = load_digits() if study == "digits" else load_mnist(data)
+    return partial(run_once, Study(study, images, network_of(study)))
+
+
+def _check(config: Config) -> None:
+    check_words(config)
+    if config.epochs < 1:
+        raise ConfigError(f"epochs={config.epochs}: train for at least one.")
+    if config.anneal_end > config.epochs:
+        raise ConfigError(
+            f"annealing would end at epoch {config.anneal_end:g} and training ends at "
+            f"{config.epochs}: use --epochs, which shortens both, or --set anneal_end as well."
+        )
+
+
+def _check_device(device: str) -> None:
+    if device not in DEVICES:
+        raise ConfigError(f"--device {device}: choose one of {', '.join(DEVICES)}.")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("--device cuda: PyTorch finds no such device here. Use --device cpu.")
+
+
+def _check_same_settings(run: Run) -> None:
+    """A finished run is kept only if it is the one that is asked for."""
+    path = run.folder / FILE_NAME
+    if not path.exists():
+        return
+    # Settings that are newer than the record had their default value.
+    then = asdict(Config()) | Record.read(path).config
+    for name, value in asdict(run.config).items():
+        before = tuple(then[name]) if isinstance(value, tuple) else then[name]
+        if before != value:
+            raise ConfigError(
+                f"{path} is of a run with {name}={before}, not {value}. Choose another --out, or "
+                "leave out --resume to replace it."
+            )
