@@ -4,7 +4,7 @@ BIN := .venv/bin
 # One stamp per content of the dependency files: set-up reruns when they change.
 STAMP := .venv/ready-$(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
 
-.PHONY: demo test test-slow setup lint types docs pictures clean
+.PHONY: demo test test-slow setup lint types docs pictures tables clean
 
 demo: setup
 	$(BIN)/bbh demo
@@ -37,3 +37,7 @@ clean:
 
 pictures: setup
 	$(BIN)/python docs/pictures.py
+
+# Tables of README and docs from the committed records.
+tables: setup
+	$(BIN)/python docs/tables.py

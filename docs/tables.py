@@ -1,0 +1,47 @@
+"""Fills the tables of README and docs from the committed records: ``make tables``.
+
+Between ``<!-- table: mnist corrected -->`` and ``<!-- /table -->`` comes the table of that study
+and preset. With ``--check`` nothing is written, and a file out of date is an error.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+from bbh.studies.record import FILE_NAME, Record
+from bbh.studies.report import markdown_table
+
+ROOT = Path(__file__).parent.parent
+_BLOCK = re.compile(r"(<!-- table: (\S+) (\S+) -->\n).*?(<!-- /table -->)", re.DOTALL)
+
+
+def main(root: Path = ROOT, *, check: bool = False) -> int:
+    """Returns the number of files that were (or, when checking, are) out of date."""
+    records = [Record.read(path) for path in sorted((root / "results").rglob(FILE_NAME))]
+    pages = [root / "README.md", *sorted((root / "docs").glob("*.md"))]
+    texts = {page: page.read_text(encoding="utf-8") for page in pages if page.exists()}
+    marked = [page for page, text in texts.items() if _BLOCK.search(text)]
+    print(f"{len(records)} records, {len(marked)} files with tables.")
+    stale = 0
+    for page in marked:
+        filled = _BLOCK.sub(lambda block: _filled(block, records), texts[page])
+        if filled != texts[page]:
+            stale += 1
+            name = page.relative_to(root)
+            print(f"{name} is out of date: make tables" if check else f"{name} written")
+            if not check:
+                page.write_text(filled, encoding="utf-8")
+    return stale
+
+
+def _filled(block: re.Match[str], records: list[Record]) -> str:
+    start, study, preset, end = block.groups()
+    table = markdown_table(records, study, preset)
+    # Without records there is nothing to say: what stands there stays.
+    return f"{start}\n{table}\n{end}" if table else block.group()
+
+
+if __name__ == "__main__":
+    checking = sys.argv[1:] == ["--check"]
+    number = main(check=checking)
+    sys.exit(1 if checking and number else 0)

@@ -1,0 +1,339 @@
+"""What is known about metrics, studies and rows: titles, units, which way is better."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+Direction = Literal["low", "high", "none"]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One column.
+
+    Attributes:
+        name: Key in a record's metrics.
+        title: For people.
+        unit: Behind the title in brackets; may be empty.
+        better: Which way is good; none where the number is no judgement.
+        decimals: Shown.
+        explanation: One sentence.
+        main: In the main table, not among the further metrics.
+        scale: The shown number is the recorded one times this.
+        comparable: Whether a published value can be judged against; wall time on other hardware
+            cannot.
+        outliers: Depends on the outlier data set.
+    """
+
+    name: str
+    title: str
+    unit: str
+    better: Direction
+    decimals: int
+    explanation: str
+    main: bool = False
+    scale: float = 1.0
+    comparable: bool = True
+    outliers: bool = False
+
+    @property
+    def heading(self) -> str:
+        """Title, unit and an arrow for the good direction."""
+        arrow = {"low": " ↓", "high": " ↑", "none": ""}[self.better]
+        return f"{self.title}{f' [{self.unit}]' if self.unit else ''}{arrow}"
+
+    def format(self, value: float) -> str:
+        """The number as shown, without its unit.
+
+        >>> METRICS["parameters"].format(431_080.0)
+        '0.431'
+        """
+        return f"{value * self.scale:,.{self.decimals}f}"
+
+
+_ALL = (
+    Metric(
+        "error",
+        "Error",
+        "%",
+        "low",
+        2,
+        "Share of test images whose most probable class is wrong.",
+        main=True,
+    ),
+    Metric(
+        "rmse",
+        "RMSE",
+        "",
+        "low",
+        1,
+        "Distance of the mean function from the true curve.",
+        main=True,
+    ),
+    Metric("rmse_inside", "RMSE inside", "", "low", 1, "The same where there are training data."),
+    Metric(
+        "nll",
+        "NLL",
+        "nats",
+        "low",
+        3,
+        "Negative log likelihood of the test data: punishes being wrong and being falsely sure.",
+        main=True,
+    ),
+    Metric(
+        "nll_outside",
+        "NLL outside",
+        "nats",
+        "low",
+        2,
+        "Negative log likelihood where there are no training data.",
+        main=True,
+    ),
+    Metric(
+        "brier",
+        "Brier",
+        "",
+        "low",
+        4,
+        "Squared distance of the class probabilities from the truth.",
+    ),
+    Metric(
+        "ece",
+        "ECE",
+        "",
+        "low",
+        4,
+        "Expected calibration error: mean gap between confidence and accuracy.",
+        main=True,
+    ),
+    Metric(
+        "coverage_inside",
+        "Coverage inside",
+        "",
+        "none",
+        2,
+        "Share of the true curve within the central 95 % of the functions, where there are "
+        "training data: below 0.95 they are too narrow.",
+        main=True,
+    ),
+    Metric(
+        "coverage_outside",
+        "Coverage outside",
+        "",
+        "none",
+        2,
+        "The same where there are no training data.",
+        main=True,
+    ),
+    Metric(
+        "observation_coverage_inside",
+        "Coverage of observations inside",
+        "",
+        "none",
+        2,
+        "Share of fresh observations within the central 95 % of their prediction, noise included.",
+    ),
+    Metric(
+        "observation_coverage_outside",
+        "Coverage of observations outside",
+        "",
+        "none",
+        2,
+        "The same where there are no training data.",
+    ),
+    Metric(
+        "distance_to_nuts",
+        "Distance to NUTS",
+        "",
+        "low",
+        1,
+        "Wasserstein distance of the functions' distribution from that of long Markov chains, "
+        "which sample the exact posterior; for NUTS itself, of one half of its draws from the "
+        "other.",
+        main=True,
+    ),
+    Metric(
+        "distance_to_nuts_inside",
+        "Distance to NUTS inside",
+        "",
+        "low",
+        1,
+        "The same where there are training data.",
+    ),
+    Metric("r_hat", "R-hat", "", "low", 3, "Agreement of the Markov chains: 1 is perfect."),
+    Metric(
+        "effective_samples",
+        "Effective samples",
+        "",
+        "high",
+        0,
+        "Independent draws that the Markov chains are worth, of the worst quantity.",
+    ),
+    Metric(
+        "divergences", "Divergent transitions", "", "low", 0, "Steps that the sampler got wrong."
+    ),
+    Metric(
+        "entropy_auc",
+        "Entropy AUC, test",
+        "",
+        "high",
+        3,
+        "Area under the distribution function of the predictive entropy on test images, from 0 to "
+        "1: high means sure.",
+        main=True,
+    ),
+    Metric(
+        "outlier_entropy_auc",
+        "Entropy AUC, outliers",
+        "",
+        "low",
+        3,
+        "The same on outliers: low means that the posterior says it does not know them.",
+        main=True,
+        outliers=True,
+    ),
+    Metric(
+        "ood_auroc",
+        "Outlier AUROC",
+        "",
+        "high",
+        3,
+        "How well entropy tells outliers from test images: 1 perfectly, 0.5 not at all.",
+        main=True,
+        outliers=True,
+    ),
+    Metric(
+        "ood_aupr",
+        "Outlier AUPR",
+        "",
+        "high",
+        3,
+        "Area under precision against recall for the same task.",
+        outliers=True,
+    ),
+    Metric(
+        "ood_fpr95",
+        "FPR at 95 % TPR",
+        "",
+        "low",
+        3,
+        "Test images called outliers when 95 % of the outliers are found.",
+        outliers=True,
+    ),
+    Metric(
+        "ood_auroc_mi",
+        "Outlier AUROC, mutual information",
+        "",
+        "high",
+        3,
+        "Outlier AUROC with the draws' disagreement in place of entropy; 0.5 for a single weight "
+        "setting.",
+        outliers=True,
+    ),
+    Metric(
+        "ood_aupr_mi",
+        "Outlier AUPR, mutual information",
+        "",
+        "high",
+        3,
+        "Outlier AUPR with the draws' disagreement.",
+        outliers=True,
+    ),
+    Metric(
+        "ood_fpr95_mi",
+        "FPR at 95 % TPR, mutual information",
+        "",
+        "low",
+        3,
+        "FPR at 95 % TPR with the draws' disagreement.",
+        outliers=True,
+    ),
+    Metric(
+        "risk_coverage_area",
+        "Risk–coverage area",
+        "",
+        "low",
+        4,
+        "Mean error over all shares of images answered, surest first: low when errors are where "
+        "the doubts are.",
+    ),
+    Metric(
+        "seconds",
+        "Training time",
+        "s",
+        "low",
+        1,
+        "Wall time of training; depends on the hardware and on what else ran there.",
+        main=True,
+        comparable=False,
+    ),
+    Metric("steps_per_second", "Speed", "steps/s", "high", 1, "Training steps per second."),
+    Metric(
+        "peak_memory_bytes",
+        "Peak memory",
+        "GiB",
+        "low",
+        2,
+        "Of the accelerator, or of the process on a CPU.",
+        scale=2.0**-30,
+    ),
+    Metric(
+        "parameters",
+        "Trained parameters",
+        "millions",
+        "none",
+        3,
+        "Numbers that training adjusts, generators included.",
+        scale=1e-6,
+    ),
+)
+METRICS: dict[str, Metric] = {metric.name: metric for metric in _ALL}
+
+STUDY_TITLES = {
+    "toy": "Toy regression",
+    "digits": "Digits",
+    "mnist": "MNIST",
+    "mnist-generators": "MNIST: architecture of the generator",
+    "mnist-noise": "MNIST: noise of the generator",
+    "mnist-divergences": "MNIST: divergence estimators",
+    "cifar5": "CIFAR5",
+}
+# In the order of tables; rows that are not here follow by name.
+ROW_TITLES = {
+    "map": "MAP",
+    "ensemble": "Deep ensemble",
+    "bbb": "Bayes by Backprop",
+    "dropout": "MC dropout",
+    "mnf": "MNF",
+    "bbh": "Bayes by Hypernet",
+    "nuts": "NUTS (reference)",
+    "single": "Single",
+    "sliced": "Sliced",
+    "layerwise": "Layer-wise",
+    "shared-1": "Shared, d = 1",
+    "independent-1": "Independent, d = 1",
+    "shared-8": "Shared, d = 8",
+    "independent-8": "Independent, d = 8",
+    "closed_form": "Closed form",
+    "adversarial": "Adversarial",
+    "nearest_neighbour": "Nearest neighbour",
+    "joint": "Joint nearest neighbour",
+    "entropy": "Nearest-neighbour entropy",
+}
+# Rows that others are measured against: never the best of a table, never in a ranking.
+REFERENCES = frozenset({"nuts"})
+
+
+def metric(name: str) -> Metric:
+    """The catalogue's entry, or a plain one for a metric it does not know."""
+    return METRICS.get(name) or Metric(name, name.replace("_", " "), "", "none", 4, "")
+
+
+def ordered(names: Iterable[str], known: Iterable[str]) -> list[str]:
+    """Each name once, those of ``known`` first and in its order, then others by name.
+
+    >>> ordered(["zeta", "bbh", "map", "bbh"], ROW_TITLES)
+    ['map', 'bbh', 'zeta']
+    """
+    places = {name: place for place, name in enumerate(known)}
+    return sorted(set(names), key=lambda name: (places.get(name, len(places)), name))

@@ -1,0 +1,223 @@
+"""Finds records, checks them, and sorts them into tables and rows."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import cached_property
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bbh.studies.config import ConfigError
+from bbh.studies.presets import preset_config
+from bbh.studies.record import FILE_NAME, Record, RecordError, read_arrays
+from bbh.studies.report.catalogue import ROW_TITLES, STUDY_TITLES, ordered
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """One record and where it lies; ``path`` is None for a record that was never written."""
+
+    record: Record
+    path: Path | None = None
+
+    @cached_property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What figures are drawn from; empty where there is nothing."""
+        return {} if self.path is None else read_arrays(self.path.parent)
+
+
+@dataclass(frozen=True, eq=False)  # a key of dictionaries, though records are no values
+class Runs:
+    """A row: runs that differ in nothing but their seed, lowest seed first.
+
+    Attributes:
+        variant: Name of the row in its study.
+        settings: Differences from the preset, as ``key=value``.
+        own: Those of them that not all rows of the table share.
+        entries: One per seed.
+    """
+
+    variant: str
+    settings: tuple[str, ...]
+    own: tuple[str, ...]
+    entries: tuple[Entry, ...]
+
+    @property
+    def title(self) -> str:
+        """For people."""
+        return ROW_TITLES.get(self.variant, self.variant)
+
+    @property
+    def full_title(self) -> str:
+        """With the settings in which the row differs from others of the table."""
+        return f"{self.title} ({', '.join(self.own)})" if self.own else self.title
+
+    @property
+    def records(self) -> list[Record]:
+        """Without their folders."""
+        return [entry.record for entry in self.entries]
+
+    @property
+    def first(self) -> Entry:
+        """The lowest seed, which figures show."""
+        return self.entries[0]
+
+
+@dataclass(frozen=True)
+class Group:
+    """All rows of one study and preset.
+
+    Attributes:
+        study: Name.
+        preset: Name.
+        shared: Settings in which all rows differ from the preset.
+        rows: In the order of the catalogue.
+    """
+
+    study: str
+    preset: str
+    shared: tuple[str, ...]
+    rows: tuple[Runs, ...]
+
+    @property
+    def title(self) -> str:
+        """For people."""
+        return STUDY_TITLES.get(self.study, self.study)
+
+    @property
+    def records(self) -> list[Record]:
+        """Of all rows."""
+        return [record for row in self.rows for record in row.records]
+
+
+@dataclass(frozen=True)
+class Published:
+    """A table of the paper. Decimals keep the digits that were printed, hence the rounding."""
+
+    source: str
+    rows: Mapping[str, Mapping[str, Decimal]]
+
+    def get(self, variant: str, metric: str) -> Decimal | None:
+        """The published number, if there is one."""
+        return self.rows.get(variant, {}).get(metric)
+
+
+def published(study: str) -> Published:
+    """What the paper printed for this study; an empty table where it has none."""
+    text = resources.files("bbh.studies").joinpath("published.json").read_text(encoding="utf-8")
+    content = json.loads(text, parse_float=Decimal, parse_int=Decimal).get(study)
+    return Published(**content) if content else Published("", {})
+
+
+def collect(folders: Sequence[Path]) -> list[Group]:
+    """Reads every record below the folders.
+
+    Raises:
+        RecordError: A record cannot be read, two contradict each other, or there is none.
+    """
+    paths = sorted({path for folder in folders for path in folder.rglob(FILE_NAME)})
+    if not paths:
+        names = ", ".join(str(folder) for folder in folders) or "no folder"
+        raise RecordError(
+            f"no records below {names}: make some with `bbh run digits --out runs`, "
+            "then `bbh report runs`."
+        )
+    return group([Entry(_checked(path), path) for path in paths])
+
+
+def group(entries: Sequence[Entry]) -> list[Group]:
+    """Sorts records by study, preset and row, in the order of the catalogue."""
+    keys = {(entry.record.study, entry.record.preset) for entry in entries}
+    studies = ordered((study for study, _ in keys), STUDY_TITLES)
+    return [
+        _group(study, preset, [e for e in entries if _key(e) == (study, preset)])
+        for study in studies
+        for preset in sorted(preset for name, preset in keys if name == study)
+    ]
+
+
+def changed_settings(record: Record) -> tuple[str, ...]:
+    """Settings that differ from the preset of the record, as ``--set`` takes them."""
+    try:
+        preset = vars(preset_config(record.study, record.variant, record.preset))
+    except ConfigError:
+        return ()
+    return tuple(
+        f"{name}={_text(value)}"
+        for name, value in record.config.items()
+        if name in preset and _text(value) != _text(preset[name])
+    )
+
+
+def _key(entry: Entry) -> tuple[str, str]:
+    return entry.record.study, entry.record.preset
+
+
+def _group(study: str, preset: str, entries: Sequence[Entry]) -> Group:
+    found: dict[tuple[str, str], dict[int, Entry]] = {}
+    for entry in entries:
+        record = entry.record
+        # Runs of other settings are another row: their mean would be a mean of nothing.
+        row = found.setdefault((record.variant, json.dumps(record.config, sort_keys=True)), {})
+        earlier = row.setdefault(record.seed, entry)
+        if earlier.record.metrics != record.metrics:
+            raise RecordError(
+                f"{earlier.path} and {entry.path} are the same run (seed {record.seed}) with other "
+                "results: leave one of them out."
+            )
+    variants = ordered((variant for variant, _ in found), ROW_TITLES)
+    keys = sorted(found, key=lambda key: (variants.index(key[0]), key[1]))
+    settings = {key: changed_settings(next(iter(found[key].values())).record) for key in keys}
+    shared = tuple(one for one in settings[keys[0]] if all(one in s for s in settings.values()))
+    rows = tuple(
+        Runs(
+            key[0],
+            settings[key],
+            tuple(one for one in settings[key] if one not in shared),
+            tuple(found[key][seed] for seed in sorted(found[key])),
+        )
+        for key in keys
+    )
+    return Group(study, preset, shared, rows)
+
+
+def _checked(path: Path) -> Record:
+    record = Record.read(path)
+    content: dict[str, Any] = vars(record)  # what a file holds need not be what a field says
+    texts = ("study", "variant", "method", "preset")
+    dictionaries = ("config", "data", "versions", "hardware")
+    pairs = (
+        *((isinstance(content[name], str), name) for name in texts),
+        *((isinstance(content[name], dict), name) for name in dictionaries),
+        (type(content["seed"]) is int, "seed"),
+        (_numbers(content["metrics"]), "metrics"),
+        (_dictionaries(content["history"]), "history"),
+    )
+    for good, name in pairs:
+        if not good:
+            raise RecordError(f"{path} is no record of a run: unexpected content of {name}.")
+    return record
+
+
+def _numbers(metrics: Any) -> bool:
+    return isinstance(metrics, dict) and all(
+        isinstance(value, int | float) for value in metrics.values()
+    )
+
+
+def _dictionaries(history: Any) -> bool:
+    return isinstance(history, list) and all(isinstance(epoch, dict) for epoch in history)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return ",".join(str(one) for one in value)
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))  # the same setting as the integer a preset was written with
+    return str(value)

@@ -1,0 +1,169 @@
+"""The page: one self-contained HTML file, and a Markdown twin with the same numbers."""
+
+import html
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bbh.checkpoints import atomic_path
+from bbh.studies.record import Record
+from bbh.studies.report import summary
+from bbh.studies.report.catalogue import Metric
+from bbh.studies.report.collect import Entry, Group, Published, collect, group, published
+from bbh.studies.report.reproduce import Origin, origins
+from bbh.studies.report.tables import Mark, Table, build_table
+from bbh.version import __version__
+
+_EXTRA = "reports need more packages: pip install 'bayes-by-hypernet[studies]'"
+PAPER = "https://arxiv.org/abs/1711.01297"
+_PRESETS = {
+    "paper": "as the paper describes its runs",
+    "legacy": "as the paper's code ran",
+    "corrected": "with the estimator and the training corrected",
+}
+
+
+@dataclass(frozen=True)
+class Section:
+    """One study under one preset, ready for a template."""
+
+    group: Group
+    paper: Published
+    table: Table
+    further: Table
+    origins: list[Origin]
+    findings: list[str]
+    against_paper: str
+    caveats: list[str]
+
+    @property
+    def anchor(self) -> str:
+        """Target of links, unique to the section."""
+        return slug(f"{self.group.study}-{self.group.preset}")
+
+    @property
+    def preset_words(self) -> str:
+        """What the preset means, where that is known."""
+        return _PRESETS.get(self.group.preset, "")
+
+    @property
+    def several_seeds(self) -> bool:
+        """Whether figures show only a part of the runs."""
+        return any(len(runs.entries) > 1 for runs in self.group.rows)
+
+
+def write_report(folders: Sequence[Path], out: Path) -> Path:
+    """Writes a report of every record below the folders.
+
+    Args:
+        folders: Searched for ``record.json``, at any depth.
+        out: The HTML file; the Markdown twin lies beside it with the suffix ``.md``.
+
+    Returns:
+        The HTML file's path.
+
+    Raises:
+        RecordError: There is no record, or one cannot be read.
+    """
+    environment = _environment()
+    sections = [_section(one) for one in collect(folders)]
+    context = _context(sections)
+    markdown = environment.get_template("template.md.j2").render(context)
+    page = environment.get_template("template.html.j2").render(
+        context, figures={section.anchor: _figures(section) for section in sections}
+    )
+    for path, text in ((out.with_suffix(".md"), markdown), (out, page)):
+        with atomic_path(path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    return out
+
+
+def markdown_table(records: Sequence[Record], study: str, preset: str) -> str:
+    """The main table of one study as Markdown, for README and docs; empty without records."""
+    chosen = [Entry(one) for one in records if (one.study, one.preset) == (study, preset)]
+    if not chosen:
+        return ""
+    section = _section(group(chosen)[0])
+    template = _environment().get_template("table.md.j2").module
+    text: Any = template.table(section.table)  # pyright: ignore[reportAttributeAccessIssue]
+    return str(text).strip() + "\n"
+
+
+def slug(text: str) -> str:
+    """A name for anchors.
+
+    >>> slug("Shared, d = 1")
+    'shared-d-1'
+    """
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "study"
+
+
+def _section(group: Group) -> Section:
+    paper = published(group.study)
+    table = build_table(group, paper, main=True)
+    return Section(
+        group=group,
+        paper=paper,
+        table=table,
+        further=build_table(group, paper, main=False),
+        origins=origins(group),
+        findings=summary.findings(table),
+        against_paper=summary.against_paper(table),
+        caveats=summary.caveats(group),
+    )
+
+
+def _context(sections: Sequence[Section]) -> dict[str, Any]:
+    used: dict[str, Metric] = {
+        column.name: column
+        for section in sections
+        for column in (*section.table.columns, *section.further.columns)
+        if column.explanation
+    }
+    return {
+        "sections": sections,
+        "metrics": list(used.values()),
+        "marks": list(Mark),
+        "num_records": sum(len(section.group.records) for section in sections),
+        "version": __version__,
+        "paper": PAPER,
+    }
+
+
+def _figures(section: Section) -> dict[str, Any]:
+    # Imported here so that tables need no Matplotlib.
+    try:
+        from bbh.studies.report import examples, figures, toy
+    except ImportError as error:
+        raise ImportError(f"{_EXTRA} ({error})") from error
+    return {
+        "panels": toy.panels(section.group),
+        "curves": figures.curves(section.group, section.table, section.paper),
+        "series": examples.series(section.group),
+        "galleries": examples.galleries(section.group),
+    }
+
+
+def _environment() -> Any:
+    try:
+        import jinja2
+    except ImportError as error:
+        raise ImportError(f"{_EXTRA} ({error})") from error
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("bbh.studies.report", "."),
+        autoescape=lambda name: name is not None and ".html" in name,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["md"] = _markdown_text
+    return environment
+
+
+def _markdown_text(text: object) -> str:
+    """Text that Markdown shows as it is: on one line, in a table, without HTML."""
+    escaped = html.escape(" ".join(str(text).split()), quote=False)
+    return re.sub(r"([\\|`*_\[\]])", r"\\\1", escaped)

@@ -1,0 +1,319 @@
+"""The report's numbers by hand, its marks at their edges, and what it does with broken input."""
+
+import builtins
+import dataclasses
+import importlib.util
+import math
+import re
+import sys
+from decimal import Decimal
+from html.parser import HTMLParser
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+
+from bbh.studies.record import RecordError
+from bbh.studies.report import markdown_table, write_report
+from bbh.studies.report.catalogue import METRICS, ROW_TITLES
+from bbh.studies.report.collect import Entry, collect, group, published
+from bbh.studies.report.reproduce import command
+from bbh.studies.report.summary import caveats, findings
+from bbh.studies.report.tables import Mark, Statistic, build_table, compare
+from studies.report_records import ERRORS, make_record, write_raw
+
+ROOT = Path(__file__).parent.parent.parent
+ERROR, AREA = METRICS["error"], METRICS["entropy_auc"]
+
+
+def table_of(*records, main=True):
+    (one,) = group([Entry(record) for record in records])
+    return build_table(one, published(one.study), main=main)
+
+
+def cells(table, name):
+    return {runs.variant: cell for runs, cell in table.column(name).items()}
+
+
+def test_mean_and_standard_deviation_by_hand():
+    """Of 0.50, 0.56 and 0.62: mean 0.56, deviations ±0.06, variance 2·0.0036/2."""
+    statistic = Statistic.of(ERRORS["bbh"])
+    assert statistic.mean == pytest.approx(0.56)
+    assert statistic.std == pytest.approx(0.06)
+    records = [make_record(seed=s, metrics={"error": e}) for s, e in enumerate(ERRORS["bbh"])]
+    cell = cells(table_of(*records), "error")["bbh"]
+    assert (cell.text, cell.paper, cell.mark) == ("0.56 ± 0.06", "0.56", Mark.NOISE)
+
+
+def test_one_seed_has_no_spread_and_no_verdict():
+    cell = cells(table_of(make_record(metrics={"error": 9.0})), "error")["bbh"]
+    assert (cell.text, cell.mark) == ("9.00", Mark.ONE_SEED)
+
+
+@pytest.mark.parametrize(
+    ("mean", "mark"),
+    [
+        # 2 · 0.01 of noise and 0.005 of rounding around 0.80: 0.775 to 0.825.
+        (0.7749, Mark.BETTER),
+        (0.775, Mark.NOISE),
+        (0.80, Mark.NOISE),
+        (0.825, Mark.NOISE),
+        (0.8251, Mark.WORSE),
+    ],
+)
+def test_marks_at_the_edges(mean, mark):
+    assert compare(Statistic(mean, 0.01, 3), Decimal("0.80"), ERROR) is mark
+    # Where high is good, the same numbers mean the opposite.
+    opposite = {Mark.BETTER: Mark.WORSE, Mark.WORSE: Mark.BETTER}.get(mark, mark)
+    assert compare(Statistic(mean, 0.01, 3), Decimal("0.80"), AREA) is opposite
+
+
+def test_printed_digits_decide_the_rounding():
+    """1.1 may have been 1.05 to 1.15, but 1.10 only 1.095 to 1.105."""
+    ours = Statistic(1.14, 0.0, 3)
+    assert compare(ours, Decimal("1.1"), ERROR) is Mark.NOISE
+    assert compare(ours, Decimal("1.10"), ERROR) is Mark.WORSE
+    assert published("mnist").get("map", "error") == Decimal("0.80")
+    assert str(published("mnist").get("map", "error")) == "0.80"
+
+
+def test_times_are_shown_and_not_judged():
+    records = [make_record(seed=s, metrics={"seconds": 10.0 + s}) for s in range(3)]
+    cell = cells(table_of(*records), "seconds")["bbh"]
+    assert (cell.paper, cell.mark) == ("11,504", None)
+
+
+def test_published_numbers_belong_to_rows_and_metrics_that_exist():
+    for study in ("mnist", "mnist-generators", "mnist-noise", "mnist-divergences", "cifar5"):
+        table = published(study)
+        assert "1711.01297" in table.source
+        for variant, row in table.rows.items():
+            assert variant in ROW_TITLES
+            assert row.keys() == {"error", "entropy_auc", "outlier_entropy_auc", "seconds"}
+            assert row.keys() <= METRICS.keys()
+    assert published("digits").rows == {}
+
+
+def test_best_of_a_column_and_its_ties():
+    values = {"map": (1.00, 1.02), "bbb": (1.01, 1.03), "bbh": (2.00, 2.02)}
+    records = [
+        make_record(variant, seed, metrics={"error": value})
+        for variant, two in values.items()
+        for seed, value in enumerate(two)
+    ]
+    best = {variant: cell.best for variant, cell in cells(table_of(*records), "error").items()}
+    # Standard errors 0.01 each: the difference of 0.01 is below 2 · 0.0141.
+    assert best == {"map": True, "bbb": True, "bbh": False}
+    # With one seed each, only equal numbers are tied.
+    single = table_of(*(record for record in records if record.seed == 0))
+    assert {v: c.best for v, c in cells(single, "error").items()} == {
+        "map": True,
+        "bbb": False,
+        "bbh": False,
+    }
+
+
+def test_the_reference_is_never_the_best():
+    records = [
+        make_record(variant, study="toy", metrics={"rmse": value})
+        for variant, value in {"map": 5.0, "bbh": 4.0, "nuts": 1.0}.items()
+    ]
+    table = table_of(*records)
+    assert [v for v, cell in cells(table, "rmse").items() if cell.best] == ["bbh"]
+    assert findings(table)[0].startswith("Bayes by Hypernet has the lowest")
+
+
+def test_numbers_that_are_not_finite_are_said_and_not_ranked():
+    records = [make_record(v, metrics={"error": e}) for v, e in (("map", math.nan), ("bbh", 1.0))]
+    table = table_of(*records)
+    assert cells(table, "error")["map"].text == "not finite"
+    assert not cells(table, "error")["map"].best
+    (one,) = group([Entry(record) for record in records])
+    assert any("not finite" in text for text in caveats(one))
+
+
+def test_other_settings_are_another_row():
+    record = make_record(metrics={"error": 1.0})
+    short = dataclasses.replace(record, seed=1, config={**record.config, "epochs": 2})
+    table = table_of(record, short)
+    assert [row.runs.full_title for row in table.rows] == [
+        "Bayes by Hypernet (epochs=2)",
+        "Bayes by Hypernet",
+    ]
+
+
+def test_command_sets_what_differs_from_the_preset():
+    record = make_record(preset="corrected")
+    changed = {**record.config, "epochs": 3, "hidden": [16, 32], "noise_shared": True}
+    records = [dataclasses.replace(record, config=changed, seed=seed) for seed in (0, 4)]
+    assert command(records) == (
+        "bbh run mnist --preset corrected --method bbh --seed 0 --seed 4 "
+        "--set epochs=3 --set hidden=16,32 --set noise_shared=true"
+    )
+    assert "--set" not in command([record])
+
+
+def test_caveats_name_what_weakens_the_numbers():
+    records = [
+        make_record("map", dirty=True),
+        make_record("bbh", hardware={"gpu": "A"}, data={"synthetic": "other"}),
+    ]
+    (one,) = group([Entry(record) for record in records])
+    text = " ".join(caveats(one))
+    for word in ("One seed", "different hardware", "different data", "uncommitted"):
+        assert word in text
+
+
+def test_markdown_table():
+    records = [make_record(seed=s, metrics={"error": e}) for s, e in enumerate(ERRORS["bbh"])]
+    text = markdown_table(records, "mnist", "corrected")
+    assert "| Bayes by Hypernet | 0.56 ± 0.06 (paper 0.56 ≈) | 3 |" in text
+    assert markdown_table(records, "mnist", "paper") == ""
+
+
+class Page(HTMLParser):
+    """Collects what the tests ask about."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.addresses, self.ids, self.links, self.tags = [], [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        for name, value in attrs:
+            if name in ("src", "href", "data", "action", "srcset"):
+                (self.links if tag == "a" else self.addresses).append(value)
+            if name == "id":
+                self.ids.append(value)
+
+
+def test_page_is_self_contained(report):
+    text = report.read_text()
+    page = Page(text)
+    assert all(address.startswith("data:") for address in page.addresses)
+    assert all(link.startswith("#") and link[1:] in page.ids for link in page.links)
+    assert len(page.ids) == len(set(page.ids))
+    assert not {"script", "iframe", "object"} & set(page.tags)
+    assert "url(" not in text
+    assert "@import" not in text
+    assert report.stat().st_size < 5e6
+
+
+def test_markdown_twin_has_the_same_numbers(report):
+    pattern = re.compile(r"\d[\d,.]* ± \d[\d,.]*")
+    page = re.findall(r'<span class="value[^"]*">(.*?)</span>', report.read_text())
+    twin = report.with_suffix(".md").read_text()
+    rows = "\n".join(line for line in twin.splitlines() if line.startswith("|"))
+    spread = [text for text in page if pattern.fullmatch(text)]
+    assert spread
+    assert sorted(spread) == sorted(pattern.findall(rows))
+    assert "(paper 0.56 ≈)" in twin
+
+
+def test_same_records_same_page_and_no_trace_in_matplotlib(report, tmp_path):
+    before = dict(mpl.rcParams)
+    again = write_report([report.parent / "runs" / "toy"], tmp_path / "toy.html")
+    twice = write_report([report.parent / "runs" / "toy"], tmp_path / "toy2.html")
+    assert again.read_bytes() == twice.read_bytes()
+    assert dict(mpl.rcParams) == before
+    assert "matplotlib.pyplot" not in sys.modules or not mpl.pyplot.get_fignums()
+
+
+def test_text_of_records_is_escaped(tmp_path):
+    evil = "<script>alert('x')</script>|`"
+    record = make_record(
+        "bbh", preset=evil, commit=evil, hardware={"gpu": evil}, metrics={evil: 1.0}
+    )
+    record.write(tmp_path / "runs")
+    page = write_report([tmp_path], tmp_path / "report.html")
+    twin = page.with_suffix(".md").read_text()
+    assert "script" not in Page(page.read_text()).tags
+    assert "<script>" not in re.sub(r"`[^`]*`", "", twin)
+
+
+def test_missing_arrays_and_metrics_leave_things_out(tmp_path):
+    make_record("map", metrics={"error": 1.0}).write(tmp_path / "a")
+    make_record("bbh", metrics={"nll": 0.1, "new_one": 3.0}).write(
+        tmp_path / "b", {"entropy": np.zeros(3), "rotation_three_images": np.zeros((2, 28, 28))}
+    )
+    text = write_report([tmp_path], tmp_path / "report.html").read_text()
+    assert "<img" not in text
+    assert "new one" in text
+
+
+def test_no_records(tmp_path):
+    with pytest.raises(RecordError, match=rf"no records below {tmp_path}.*bbh run"):
+        write_report([tmp_path], tmp_path / "report.html")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["{", "[]", {"schema": 1}, {**dataclasses.asdict(make_record()), "metrics": {"error": "high"}}],
+    ids=["no JSON", "a list", "lacks fields", "a word for a number"],
+)
+def test_broken_record_is_named(tmp_path, content):
+    path = write_raw(tmp_path / "runs" / "record.json", content)
+    with pytest.raises(RecordError, match=re.escape(str(path))):
+        collect([tmp_path])
+
+
+def test_broken_arrays_are_named(tmp_path):
+    make_record().write(tmp_path)
+    (tmp_path / "arrays.npz").write_bytes(b"nothing")
+    with pytest.raises(RecordError, match=r"arrays\.npz"):
+        write_report([tmp_path], tmp_path / "report.html")
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_contradicting_copies_are_refused_and_equal_ones_count_once(tmp_path):
+    make_record().write(tmp_path / "a")
+    make_record().write(tmp_path / "b")
+    assert len(collect([tmp_path, tmp_path / "a"])[0].records) == 1
+    make_record(metrics={"error": 9.0}).write(tmp_path / "c")
+    with pytest.raises(RecordError, match="same run"):
+        collect([tmp_path])
+
+
+def test_missing_jinja_names_the_extra(tmp_path, monkeypatch):
+    make_record().write(tmp_path)
+    real = builtins.__import__
+
+    def without(name, *rest):
+        if name == "jinja2":
+            raise ImportError("No module named 'jinja2'")
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ImportError, match=r"pip install 'bayes-by-hypernet\[studies\]'"):
+        write_report([tmp_path], tmp_path / "report.html")
+
+
+def load_tables():
+    spec = importlib.util.spec_from_file_location("docs_tables", ROOT / "docs" / "tables.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_tables_of_readme_and_docs_are_up_to_date():
+    assert load_tables().main(check=True) == 0
+
+
+def test_tables_are_filled_in_from_records(tmp_path, capsys):
+    tables = load_tables()
+    readme = tmp_path / "README.md"
+    readme.write_text("a\n<!-- table: mnist corrected -->\nold\n<!-- /table -->\nb\n")
+    assert tables.main(tmp_path, check=True) == 0  # no records: nothing to compare with
+    assert "0 records, 1 files" in capsys.readouterr().out
+    make_record(metrics={"error": 1.5}).write(tmp_path / "results" / "bbh-0")
+    assert tables.main(tmp_path, check=True) == 1
+    assert "old" in readme.read_text()
+    assert tables.main(tmp_path) == 1
+    text = readme.read_text()
+    assert "| Bayes by Hypernet | 1.50 (paper 0.56 ?) | 1 |" in text
+    assert "\nold\n" not in text
+    assert text.endswith("b\n")
+    assert tables.main(tmp_path, check=True) == 0
