@@ -1,10 +1,13 @@
 """The same on a GPU: skipped where there is none."""
 
+import copy
+
 import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import bbh
+from kernels.test_outer_adam import SETTINGS, SHAPES, compare
 from scenarios import BatchNormNet, LeNet, LSTMNet, SmallLeNet, TransformerNet, mlp, over_methods
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -57,3 +60,64 @@ def test_draws_are_the_same_for_all_batches_when_made_again():
     repeated = one.expand(300, 4)
     predictive = bbh.predict(posterior, repeated, 50, batch_size=7, memory_limit=20_000)
     torch.testing.assert_close(predictive.mean, predictive.mean[:1].expand(300, 3))
+
+
+@over_methods
+@pytest.mark.parametrize("make", [mlp, SmallLeNet, BatchNormNet])
+def test_graphs_train_as_single_kernels_do(method, make):
+    inputs = torch.randn(40, 4) if make is mlp else torch.randn(40, 1, 6, 6)
+    loader = DataLoader(TensorDataset(inputs, torch.arange(40) % 3), batch_size=4)
+    posterior = method(make(), bbh.likelihoods.Categorical())
+    other = copy.deepcopy(posterior)
+    histories = []
+    for one, graph in ((posterior, False), (other, True)):
+        torch.manual_seed(1)
+        histories.append(
+            bbh.fit(one, loader, epochs=3, beta=bbh.Linear(0, 2), cuda_graph=graph, progress=False)
+        )
+    totals = torch.tensor([[epoch.total for epoch in history] for history in histories])
+    # The same random numbers; sums in another order, TF32 in convolutions, thirty steps.
+    torch.testing.assert_close(totals[0], totals[1], rtol=2e-2, atol=2e-2)
+
+
+class Asking(torch.nn.Sequential):
+    """A network that asks the device for a value, which cannot be recorded."""
+
+    def forward(self, inputs):
+        outputs = super().forward(inputs)
+        return outputs if outputs.abs().max().item() < 1e9 else -outputs
+
+
+def test_what_cannot_be_recorded_still_trains_and_draws():
+    network = Asking(torch.nn.Linear(4, 3))
+    posterior = bbh.methods.bayes_by_backprop(network, bbh.likelihoods.Categorical())
+    loader = DataLoader(TensorDataset(torch.randn(40, 4), torch.arange(40) % 3), batch_size=4)
+    history = bbh.fit(posterior, loader, epochs=3, progress=False)
+    assert len(history) == 3
+    assert torch.randn(3, device="cuda").isfinite().all()
+    assert len(bbh.fit(posterior, loader, epochs=2, progress=False)) == 2
+
+
+def test_a_failed_recorded_step_stops_training_before_it():
+    inputs = torch.randn(400, 4)
+    inputs[300:] = torch.nan
+    posterior = bbh.methods.bayes_by_backprop(mlp(), bbh.likelihoods.Categorical())
+    loader = DataLoader(TensorDataset(inputs, torch.arange(400) % 3), batch_size=4)
+    with pytest.raises(bbh.DivergedError, match="step 76: the nll is nan"):
+        bbh.fit(posterior, loader, epochs=1, progress=False)
+    assert all(value.isfinite().all() for value in posterior.state_dict().values())
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_rank_adam_kernel(shape):
+    def on_gpu(*tensors):
+        *moved, settings = [one.cuda() if isinstance(one, torch.Tensor) else one for one in tensors]
+        launch(*moved, settings)
+        for old, new in zip(tensors[:3], moved[:3], strict=True):
+            old.copy_(new)
+
+    from bbh.kernels.outer_adam_triton import launch
+
+    for rank in (1, 5, 16):
+        for settings in SETTINGS:
+            assert compare(on_gpu, shape, rank, settings) < 3e-6

@@ -56,19 +56,24 @@ class TrainingLoop:
         self.posterior.train()
         start = self.stepper.count
         number = len(self.records)
-        sums: dict[str, float] = {}
         beta = self.beta(float(number))
-        for batch in loader:
-            done = self.stepper.count - start
-            # Without a length the schedule moves once per epoch.
-            beta = self.beta(number + (done / steps_per_epoch if steps_per_epoch else 0.0))
-            terms = self._step(batch, beta)
-            sums = {name: sums.get(name, 0.0) + value for name, value in terms.items()}
-            show.step(number, done, terms)
-        if not sums:
+        try:
+            for batch in loader:
+                done = self.stepper.count - start
+                # Without a length the schedule moves once per epoch.
+                beta = self.beta(number + (done / steps_per_epoch if steps_per_epoch else 0.0))
+                terms = self.stepper.step(batch, beta)
+                if self.schedule_each_step and self.scheduler is not None:
+                    self.scheduler.step()
+                if terms is not None:
+                    show.step(number, done, terms)
+            means = self.stepper.means()
+        except DivergedError as error:
+            error.history = History(self.records)
+            raise
+        if not means:
             raise ValueError("the training loader is empty.")
-        steps = self.stepper.count - start
-        return {name: value / steps for name, value in sums.items()} | {"beta": beta}
+        return means | {"beta": beta}
 
     def finish_epoch(
         self,
@@ -144,16 +149,6 @@ class TrainingLoop:
         self.records = [EpochRecord(**record) for record in state["records"]]
         self.best_epoch = state["best_epoch"]
         self.best_state = state["best_state"]
-
-    def _step(self, batch: Any, beta: float) -> dict[str, float]:
-        try:
-            terms = self.stepper.step(batch, beta)
-        except DivergedError as error:
-            error.history = History(self.records)
-            raise
-        if self.schedule_each_step and self.scheduler is not None:
-            self.scheduler.step()
-        return terms
 
     def _kinds(self) -> list[str]:
         """Whose state is whose: one optimizer would take another's without a word."""

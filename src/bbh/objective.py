@@ -35,7 +35,7 @@ def free_energy(
     batch: Any,
     *,
     num_data: int,
-    beta: float = 1.0,
+    beta: float | Tensor = 1.0,
     temperature: float = 1.0,
     num_samples: int | None = None,
     likelihood_samples: int | None = None,
@@ -80,8 +80,11 @@ def negative_log_likelihood(posterior: Posterior[Any], batch: Batch, samples: Pa
     return (1 - weight) * nll + weight * perturbed
 
 
-def _mean_nll(posterior: Posterior[Any], batch: Batch, samples: Params) -> Tensor:
-    log_prob = posterior.likelihood.log_prob(posterior(batch.inputs, samples), batch.targets)
+def _mean_nll(
+    posterior: Posterior[Any], batch: Batch, samples: Params, *, inputs_per_draw: bool = False
+) -> Tensor:
+    outputs = posterior(batch.inputs, samples, inputs_per_draw=inputs_per_draw)
+    log_prob = posterior.likelihood.log_prob(outputs, batch.targets)
     if batch.weights is not None:
         if batch.weights.shape != log_prob.shape[1:]:
             raise ValueError(
@@ -101,17 +104,15 @@ def _nll_of_perturbed(
             "adversarial training perturbs inputs, so they must be one floating-point tensor; "
             f"got {type(batch.inputs).__name__}. Use adversarial=None."
         )
-    terms: list[Tensor] = []
-    for index in range(num_draws(samples)):
-        one = take(samples, slice(index, index + 1))
-        fixed = {name: value.detach() for name, value in one.items()}
-        with torch.enable_grad():
-            inputs = batch.inputs.detach().requires_grad_()
-            clean = _mean_nll(posterior, batch._replace(inputs=inputs), fixed)
-            (gradient,) = torch.autograd.grad(clean, inputs)
-        moved = batch.inputs + adversarial.epsilon * gradient.sign()
-        terms.append(_mean_nll(posterior, batch._replace(inputs=moved), one))
-    return torch.stack(terms).mean()
+    fixed = {name: value.detach() for name, value in samples.items()}
+    inputs = batch.inputs.detach().expand(num_draws(samples), *batch.inputs.shape)
+    with torch.enable_grad():
+        # The loss is a mean over draws and each sees its own inputs, so signs are each draw's own.
+        inputs = inputs.clone().requires_grad_()
+        clean = _mean_nll(posterior, batch._replace(inputs=inputs), fixed, inputs_per_draw=True)
+        (gradient,) = torch.autograd.grad(clean, inputs)
+    moved = batch.inputs + adversarial.epsilon * gradient.sign()
+    return _mean_nll(posterior, batch._replace(inputs=moved), samples, inputs_per_draw=True)
 
 
 # β as a function of the epoch = step / steps_per_epoch, counted from 0 and fractional.

@@ -155,18 +155,21 @@ class Posterior(nn.Module, Generic[P]):
             raise ValueError(f"num_samples={num_samples}: draw at least one.")
         return self.weights.sample(num_samples)
 
-    def forward(self, inputs: Inputs, samples: Params) -> Float[Tensor, "S B *event"]:
+    def forward(
+        self, inputs: Inputs, samples: Params, *, inputs_per_draw: bool = False
+    ) -> Float[Tensor, "S B *event"]:
         """The network's outputs for every draw.
 
         Args:
             inputs: A batch, on the posterior's device.
             samples: What ``sample`` gave; buffers by name may come along, one per draw.
+            inputs_per_draw: The batch is one tensor [S, B, …], with examples for each draw.
         """
         if missing := self.weights.shapes.keys() - samples.keys():
             raise ValueError(f"the weight samples lack {sorted(missing)}.")
         execution = self.execution or self._choose_execution(samples)
         if isinstance(execution, Loop):
-            return self._loop(inputs, samples)
+            return self._loop(inputs, samples, inputs_per_draw)
         if any(isinstance(value, PerExampleWeight) for value in samples.values()):
             raise ValueError(
                 "draws for every single example run one after the other: leave out "
@@ -176,7 +179,7 @@ class Posterior(nn.Module, Generic[P]):
             with warnings.catch_warnings():
                 # Without a batching rule vmap loops by itself, slower than we do.
                 warnings.filterwarnings("error", "There is a performance drop")
-                return self._vmap(inputs, samples, execution)
+                return self._vmap(inputs, samples, execution, inputs_per_draw)
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, UserWarning) as error:
@@ -184,7 +187,7 @@ class Posterior(nn.Module, Generic[P]):
                 raise
             # Control flow that looks at values, in-place tricks, missing batching rules: vmap
             # refuses them all. If the network itself is at fault, the loop says so.
-            outputs = self._loop(inputs, samples)
+            outputs = self._loop(inputs, samples, inputs_per_draw)
             self._vmap_refused = True
             logger.info("%s runs draw by draw: %s", type(self.network).__name__, error)
             return outputs
@@ -212,15 +215,23 @@ class Posterior(nn.Module, Generic[P]):
             f"prior={self.prior}"
         )
 
-    def _loop(self, inputs: Inputs, samples: Params) -> Tensor:
-        draws = (take(samples, index) for index in range(num_draws(samples)))
-        return torch.stack([self._one(inputs, draw) for draw in draws])
+    def _loop(self, inputs: Inputs, samples: Params, inputs_per_draw: bool) -> Tensor:
+        return torch.stack(
+            [
+                self._one(inputs[index] if inputs_per_draw else inputs, take(samples, index))
+                for index in range(num_draws(samples))
+            ]
+        )
 
-    def _vmap(self, inputs: Inputs, samples: Params, execution: Vmap) -> Tensor:
-        def one(draw: Params) -> Tensor:
-            return self._one(inputs, draw)
-
-        return vmap(one, randomness="different", chunk_size=execution.chunk_size)(samples)
+    def _vmap(
+        self, inputs: Inputs, samples: Params, execution: Vmap, inputs_per_draw: bool
+    ) -> Tensor:
+        return vmap(
+            self._one,
+            in_dims=(0 if inputs_per_draw else None, 0),
+            randomness="different",
+            chunk_size=execution.chunk_size,
+        )(inputs, samples)
 
     def _one(self, inputs: Inputs, draw: Params) -> Tensor:
         for name, row in self.padding().items():

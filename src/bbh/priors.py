@@ -86,6 +86,18 @@ class Normal(ElementwisePrior):
         """torch's Normal."""
         return td.Normal(_full(like, self.loc), _full(like, self.scale), validate_args=False)
 
+    def sample_like(self, samples: Params, shapes: Shapes, num_samples: int) -> Params:
+        """Independent draws for every weight."""
+        # Not through the distribution: torch.normal reads its scales on the host to check them.
+        return {
+            name: torch.randn(
+                (num_samples, *shape), dtype=samples[name].dtype, device=samples[name].device
+            )
+            * self.scale
+            + self.loc
+            for name, shape in shapes.items()
+        }
+
     def log_prob(self, name: str, values: Tensor) -> Tensor:
         """−½((w − loc)/scale)² − log scale − ½ log 2π."""
         # Written out because it runs over every weight in every step: one pass, no validation.

@@ -11,11 +11,15 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from bbh.batches import Batch, Inputs, as_batch, move
+from bbh.gradients import clip_, total_norm
 from bbh.history import History
 from bbh.objective import FreeEnergy, free_energy
+from bbh.optimizers import FactoredAdam
 from bbh.posterior import Posterior
 
 Complete = Callable[[Inputs], Batch]
+# Parts of the objective by name; the last is what to minimise.
+Terms = dict[str, Tensor]
 
 
 class DivergedError(FloatingPointError):
@@ -92,30 +96,67 @@ class Stepper:
         self.gradient_clip = gradient_clip
         self.count = 0
         self._statistics = posterior.statistics()
+        self._sums: dict[str, float] = {}
+        self._summed = 0
 
     def pretrain(self) -> None:
         """Steps of helper networks before the first training step."""
         self.posterior.train()
-        self._auxiliary_steps(self.posterior.weights.pretraining_steps)
+        for _ in range(self.posterior.weights.pretraining_steps):
+            self._update(self._auxiliary_loss())
 
-    def step(self, batch: Any, beta: float) -> dict[str, float]:
-        """One step; the objective's terms, and the gradient's norm before clipping."""
+    def step(self, batch: Any, beta: float) -> dict[str, float] | None:
+        """One step; its terms, or None where the device has not been asked for them."""
+        batch = move(as_batch(batch), self.fabric.device)
         with self._statistics_kept():
-            self._auxiliary_steps(self.posterior.weights.auxiliary_steps)
-            batch = move(as_batch(batch), self.fabric.device)
-            # Mixed precision rounds every tensor it is given: targets and weights go in unseen.
-            complete = partial(Batch, targets=batch.targets, weights=batch.weights)
-            energy: FreeEnergy = self.objective(batch.inputs, complete, beta=beta, **self.settings)
-            # The total last: where a term is not finite, the term is to blame.
-            terms = self._update(
-                energy.total,
-                nll=energy.nll,
-                complexity=energy.complexity,
-                auxiliary=energy.auxiliary,
-                total=energy.total,
-            )
+            for _ in range(self.posterior.weights.auxiliary_steps):
+                self._update(self._auxiliary_loss())
+            terms = self._update(self._losses(batch, beta))
         self.count += 1
+        for name, value in terms.items():
+            self._sums[name] = self._sums.get(name, 0.0) + value
+        self._summed += 1
         return terms
+
+    def means(self) -> dict[str, float]:
+        """Means of the terms over the steps since this was last asked; empty if there were none."""
+        means = {name: value / self._summed for name, value in self._sums.items()}
+        self._sums, self._summed = {}, 0
+        return means
+
+    def close(self) -> None:
+        """Leaves posterior and optimizer as any other code expects them."""
+        if isinstance(self.optimizer.optimizer, FactoredAdam):
+            self.optimizer.optimizer.release()
+
+    def _losses(self, batch: Batch, beta: float | Tensor) -> Terms:
+        # Mixed precision rounds every tensor it is given: targets and weights go in unseen.
+        complete = partial(Batch, targets=batch.targets, weights=batch.weights)
+        energy: FreeEnergy = self.objective(batch.inputs, complete, beta=beta, **self.settings)
+        # The total last: where a term is not finite, the term is to blame.
+        return {
+            "nll": energy.nll,
+            "complexity": energy.complexity,
+            "auxiliary": energy.auxiliary,
+            "total": energy.total,
+        }
+
+    def _auxiliary_loss(self) -> Terms:
+        return {"auxiliary": self.objective(None, None, self.settings["num_samples"])}
+
+    def _backward(self, terms: Terms) -> Terms:
+        """Gradients of the last term; all terms as plain numbers, and the gradient's norm."""
+        self.optimizer.zero_grad(set_to_none=True)
+        self.fabric.backward(next(reversed(terms.values())))
+        self.fabric.strategy.precision.unscale_gradients(self.optimizer.optimizer)
+        norm = total_norm(self.posterior.parameters())
+        plain = {name: term.detach().to(norm.dtype) for name, term in terms.items()}
+        return plain | {"gradient_norm": norm}
+
+    def _clip_and_step(self, norm: Tensor) -> None:
+        if self.gradient_clip is not None:
+            clip_(self.posterior.parameters(), self.gradient_clip, norm)
+        self.optimizer.step()
 
     @contextmanager
     def _statistics_kept(self) -> Generator[None]:
@@ -128,31 +169,18 @@ class Stepper:
                 value.copy_(before)
             raise
 
-    def _auxiliary_steps(self, number: int) -> None:
-        for _ in range(number):
-            auxiliary = self.objective(None, None, self.settings["num_samples"])
-            self._update(auxiliary, auxiliary=auxiliary)
-
-    def _update(self, loss: Tensor, **terms: Tensor) -> dict[str, float]:
+    def _update(self, losses: Terms) -> dict[str, float]:
         """One optimizer step, unless a term or the gradient is not finite; all as numbers."""
-        self.optimizer.zero_grad(set_to_none=True)
-        self.fabric.backward(loss)
-        precision = self.fabric.strategy.precision
-        precision.unscale_gradients(self.optimizer.optimizer)
-        gradients = [p.grad for p in self.posterior.parameters() if p.grad is not None]
-        norm = nn.utils.get_total_norm(gradients)
-        terms["gradient_norm"] = norm
+        terms = self._backward(losses)
         # One read for all of them: each by itself would stall an accelerator.
-        numbers = torch.stack([term.detach().to(norm.dtype) for term in terms.values()]).tolist()
+        numbers = torch.stack(list(terms.values())).tolist()
         values: dict[str, float] = dict(zip(terms, numbers, strict=True))
         # Half precision finds its loss scale by overflowing; the scaler skips such a step itself.
-        if getattr(precision, "scaler", None) is not None and not isfinite(numbers[-1]):
+        scaled = getattr(self.fabric.strategy.precision, "scaler", None) is not None
+        if scaled and not isfinite(values["gradient_norm"]):
             values["gradient_norm"] = 0.0
         for name, value in values.items():
             if not isfinite(value):
                 raise DivergedError(name, self.count + 1, value)
-        if self.gradient_clip is not None:
-            trained = self.posterior.parameters()
-            nn.utils.clip_grads_with_norm_(trained, self.gradient_clip, norm)
-        self.optimizer.step()
+        self._clip_and_step(terms["gradient_norm"])
         return values

@@ -15,9 +15,11 @@ from torch.utils.data import DataLoader
 
 from bbh import checkpoints
 from bbh.batches import num_data_of
+from bbh.graphs import GraphStepper, can_record
 from bbh.history import History
 from bbh.loop import TrainingLoop
 from bbh.objective import Schedule
+from bbh.optimizers import make_adam
 from bbh.posterior import Posterior
 from bbh.prediction import evaluate
 from bbh.progress import Display, make_display
@@ -49,6 +51,7 @@ def fit(
     checkpoint_seconds: float = 0.0,
     resume: bool = False,
     fabric: Fabric | None = None,
+    cuda_graph: bool = True,
     progress: bool | Display = True,
     log_dir: str | Path | None = None,
 ) -> History:
@@ -107,7 +110,7 @@ def fit(
         raise ValueError(f"num_samples={num_samples}: draw at least one, or None.")
     num_data = num_data if num_data is not None else num_data_of(train_loader)
     fabric = fabric or Fabric(accelerator="auto", devices=1)
-    make = optimizer or partial(torch.optim.Adam, lr=learning_rate, fused=_can_fuse(fabric))
+    make = optimizer or partial(_default_optimizer, posterior, fabric, learning_rate)
     objective, wrapped = fabric.setup(
         Objective(posterior), make(p for p in posterior.parameters() if p.requires_grad)
     )
@@ -117,7 +120,9 @@ def fit(
         "num_samples": num_samples,
         "likelihood_samples": likelihood_samples,
     }
-    stepper = Stepper(posterior, objective, wrapped, fabric, settings, gradient_clip)
+    graphs = cuda_graph and can_record(fabric, wrapped.optimizer)
+    make_stepper = GraphStepper if graphs else Stepper
+    stepper = make_stepper(posterior, objective, wrapped, fabric, settings, gradient_clip)
     schedule = scheduler(wrapped.optimizer) if scheduler else None
     annealing: Schedule = beta if callable(beta) else lambda _: beta
     loop = TrainingLoop(stepper, annealing, schedule, schedule_each_step, patience)
@@ -152,6 +157,7 @@ def fit(
                 checkpoints.write(path, loop.state(generators))
                 written = time.perf_counter()
             fabric.barrier()
+        stepper.close()
         history = loop.finish()
         if history.best_epoch is not None:
             nll = history[history.best_epoch - 1].validation["nll"]
@@ -162,13 +168,23 @@ def fit(
     return history
 
 
-def _can_fuse(fabric: Fabric) -> bool:
-    """Whether Adam may update a weight and its moments in one pass instead of several.
+def _default_optimizer(
+    posterior: Posterior[Any],
+    fabric: Fabric,
+    learning_rate: float,
+    parameters: Iterable[nn.Parameter],
+) -> Optimizer:
+    """Adam, in one pass over a weight and its moments where that is possible.
 
-    Not under a loss scaler, whose gradients a fused step would unscale by itself.
+    Not under a loss scaler, whose gradients a fused step would unscale by itself; and gradients
+    that processes exchange must be whole.
     """
     scaled = getattr(fabric.strategy.precision, "scaler", None) is not None
-    return not scaled and fabric.device.type in ("cpu", "cuda")
+    if fabric.device.type not in ("cpu", "cuda") or scaled:
+        return torch.optim.Adam(parameters, lr=learning_rate)
+    if fabric.world_size > 1:
+        return torch.optim.Adam(parameters, lr=learning_rate, fused=True)
+    return make_adam(posterior, parameters, lr=learning_rate)
 
 
 def _length(loader: Iterable[Any]) -> int | None:

@@ -7,6 +7,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bbh.gradients import outer_linear
+
 
 @dataclass(frozen=True)
 class Head:
@@ -73,6 +75,9 @@ class Hypernetwork(nn.Module):
         bias = None if self.bias_per_weight else self.output_bias
         whole, rest = divmod(self.head.num_weights, self.head.outputs)
         features = self.gain * self.features(noise)
+        if self.head.slices == 1:
+            weights = outer_linear(features[:, 0], self.output_weight)
+            return weights + self.output_bias
         weights = F.linear(features[:, :whole], self.output_weight, bias).flatten(1)
         if rest:
             short_bias = None if bias is None else bias[:rest]

@@ -13,6 +13,7 @@ import bbh
 from bbh import divergences, generators, methods
 from bbh.divergences.base import check_num_samples
 from bbh.likelihoods import Likelihood
+from bbh.optimizers import make_adam
 from bbh.priors import Normal
 from bbh.studies import legacy
 from bbh.studies.config import Config, ConfigError
@@ -38,10 +39,12 @@ def check_words(config: Config) -> None:
         check_num_samples(build_divergence(config), config.num_samples)
 
 
-def build_optimizer(config: Config) -> Callable[[Iterable[nn.Parameter]], Optimizer]:
+def build_optimizer(
+    config: Config, posterior: bbh.Posterior[Any]
+) -> Callable[[Iterable[nn.Parameter]], Optimizer]:
     """Makes the optimiser; its ε is the paper's code's."""
     chosen = _choice("optimizer", config.optimizer, _OPTIMIZERS)
-    return partial(chosen, lr=config.learning_rate, eps=1e-5)
+    return partial(chosen(posterior), lr=config.learning_rate, eps=1e-5)
 
 
 def build_scheduler(config: Config) -> Callable[[Optimizer], LRScheduler] | None:
@@ -149,11 +152,10 @@ _METHODS = {
     "mnf": _mnf,
     "bbh": _bbh,
 }
-# Studies train in single precision on CPU or CUDA, where a fused step is always possible.
-_OPTIMIZERS = {
-    "adam": partial(torch.optim.Adam, fused=True),
-    "rmsprop": partial(torch.optim.RMSprop, alpha=0.9),
-    "rmsprop_tf": legacy.TensorFlowRMSprop,
+_OPTIMIZERS: dict[str, Callable[[bbh.Posterior[Any]], Any]] = {
+    "adam": lambda posterior: partial(make_adam, posterior),
+    "rmsprop": lambda _: partial(torch.optim.RMSprop, alpha=0.9),
+    "rmsprop_tf": lambda _: legacy.TensorFlowRMSprop,
 }
 _PARTS = {"kernels": legacy.kernel_names, "dense": legacy.dense_names}
 _GENERATORS = {

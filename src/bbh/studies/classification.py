@@ -79,7 +79,7 @@ def run_once(
         DeviceBatches(images, labels, config.batch_size),
         epochs=config.epochs,
         num_data=len(images),
-        optimizer=build_optimizer(config),
+        optimizer=build_optimizer(config, posterior),
         scheduler=build_scheduler(config),
         beta=build_beta(config),
         temperature=config.temperature,

@@ -1,0 +1,102 @@
+"""Adam for a matrix whose gradient is a sum of few outer products, which never has to exist.
+
+The output layer of a hypernetwork makes S weight draws from S hidden vectors, so its gradient is
+Σ_s left[s] ⊗ right[s]: S rows and S columns instead of hundreds of millions of numbers. An update
+then reads and writes the matrix and its two moments once, and nothing else.
+"""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+# Rows of the dense gradient that exist at any time without Triton: small enough for a cache.
+_BLOCK_BYTES = 2**20
+
+
+class AdamSettings(NamedTuple):
+    """Adam's numbers, as ``torch.optim.Adam`` names them."""
+
+    beta1: float
+    beta2: float
+    eps: float
+    weight_decay: float
+    decoupled: bool
+
+
+def outer_adam_(
+    weight: Float[Tensor, "rows columns"],
+    exp_avg: Float[Tensor, "rows columns"],
+    exp_avg_sq: Float[Tensor, "rows columns"],
+    left: Float[Tensor, "S rows"],
+    right: Float[Tensor, "S columns"],
+    *,
+    rate: Tensor | float,
+    step: Tensor,
+    skip: Tensor | None,
+    settings: AdamSettings,
+) -> None:
+    """One step in place, as torch's fused Adam with the gradient leftᵀ right.
+
+    Args:
+        weight: The matrix.
+        exp_avg: Its first moment.
+        exp_avg_sq: Its second moment.
+        left: One factor of the gradient.
+        right: The other.
+        rate: Learning rate; a tensor if it is to be read on the device.
+        step: Number of this step, counted from 1.
+        skip: One leaves everything as it is; None never does.
+        settings: Adam's numbers.
+    """
+    if weight.is_cuda and weight.dtype == torch.float32 and _has_triton():
+        from bbh.kernels.outer_adam_triton import launch
+
+        launch(weight, exp_avg, exp_avg_sq, left, right, rate, step, skip, settings)
+    else:
+        outer_adam_plain_(weight, exp_avg, exp_avg_sq, left, right, rate, step, skip, settings)
+
+
+def outer_adam_plain_(
+    weight: Tensor,
+    exp_avg: Tensor,
+    exp_avg_sq: Tensor,
+    left: Tensor,
+    right: Tensor,
+    rate: Tensor | float,
+    step: Tensor,
+    skip: Tensor | None,
+    settings: AdamSettings,
+) -> None:
+    """The same with torch's own Adam, on blocks of rows whose gradient stays in the cache."""
+    rows, columns = weight.shape
+    block = max(1, _BLOCK_BYTES // (columns * weight.element_size()))
+    update = torch._fused_adamw_ if settings.decoupled else torch._fused_adam_  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
+    for first in range(0, rows, block):
+        part = slice(first, first + block)
+        update(
+            [weight[part]],
+            [left[:, part].T @ right],
+            [exp_avg[part]],
+            [exp_avg_sq[part]],
+            [],
+            [step],
+            amsgrad=False,
+            lr=rate,
+            beta1=settings.beta1,
+            beta2=settings.beta2,
+            weight_decay=settings.weight_decay,
+            eps=settings.eps,
+            maximize=False,
+            grad_scale=None,
+            found_inf=skip,
+        )
+
+
+def _has_triton() -> bool:
+    try:
+        import triton  # noqa: F401  # pyright: ignore[reportMissingImports, reportUnusedImport]
+    except ImportError:
+        return False
+    return True

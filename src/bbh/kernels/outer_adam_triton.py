@@ -1,0 +1,114 @@
+# pyright: basic, reportInvalidTypeForm=false, reportMissingImports=false
+# pyright: reportArgumentType=false, reportGeneralTypeIssues=false
+"""The kernel behind ``outer_adam_``: one read and one write of the matrix and its moments."""
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from bbh.kernels.outer_adam import AdamSettings
+
+# Elements of the matrix per program: sixteen per thread of four warps.
+_TILE = 2048
+
+
+@triton.jit
+def _update(
+    weight,
+    exp_avg,
+    exp_avg_sq,
+    left,
+    right,
+    rate,
+    step,
+    skip,
+    rows,
+    columns,
+    RANK: tl.constexpr,
+    BETA1: tl.constexpr,
+    BETA2: tl.constexpr,
+    LOG_BETA1: tl.constexpr,
+    LOG_BETA2: tl.constexpr,
+    EPS: tl.constexpr,
+    WEIGHT_DECAY: tl.constexpr,
+    DECOUPLED: tl.constexpr,
+    BLOCK_ROWS: tl.constexpr,
+    BLOCK_COLUMNS: tl.constexpr,
+):
+    if tl.load(skip) == 0.0:
+        row = tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
+        column = tl.program_id(1) * BLOCK_COLUMNS + tl.arange(0, BLOCK_COLUMNS)
+        in_rows = row < rows
+        in_columns = column < columns
+        # 64 bits: the largest matrices have more than 2³¹ elements.
+        place = row.to(tl.int64)[:, None] * columns + column[None, :]
+        inside = in_rows[:, None] & in_columns[None, :]
+        w = tl.load(weight + place, inside, other=0.0)
+        m = tl.load(exp_avg + place, inside, other=0.0)
+        v = tl.load(exp_avg_sq + place, inside, other=0.0)
+        gradient = tl.zeros((BLOCK_ROWS, BLOCK_COLUMNS), tl.float32)
+        for s in tl.static_range(RANK):
+            a = tl.load(left + s * rows + row, in_rows, other=0.0)
+            b = tl.load(right + s * columns + column, in_columns, other=0.0)
+            gradient += a[:, None] * b[None, :]
+        learning_rate = tl.load(rate)
+        if DECOUPLED:
+            w = w * (1.0 - learning_rate * WEIGHT_DECAY)
+        else:
+            gradient += WEIGHT_DECAY * w
+        m = m + (1.0 - BETA1) * (gradient - m)
+        v = BETA2 * v + (1.0 - BETA2) * gradient * gradient
+        # In double precision: 1 − β₂ at the first step is a thousandth.
+        number = tl.load(step).to(tl.float64)
+        correction1 = (1.0 - tl.exp(number * LOG_BETA1)).to(tl.float32)
+        correction2 = (1.0 - tl.exp(number * LOG_BETA2)).to(tl.float32)
+        scale = tl.sqrt(v) / tl.sqrt(correction2) + EPS
+        w = w - learning_rate / correction1 * m / scale
+        tl.store(weight + place, w, inside)
+        tl.store(exp_avg + place, m, inside)
+        tl.store(exp_avg_sq + place, v, inside)
+
+
+def launch(
+    weight: Tensor,
+    exp_avg: Tensor,
+    exp_avg_sq: Tensor,
+    left: Tensor,
+    right: Tensor,
+    rate: Tensor | float,
+    step: Tensor,
+    skip: Tensor | None,
+    settings: AdamSettings,
+) -> None:
+    """Runs the kernel; arguments as ``outer_adam_``."""
+    rows, columns = weight.shape
+    block_columns = min(triton.next_power_of_2(columns), 512)
+    block_rows = _TILE // block_columns
+    grid = (triton.cdiv(rows, block_rows), triton.cdiv(columns, block_columns))
+    if not isinstance(rate, Tensor):
+        rate = torch.full((), rate, device=weight.device)
+    _update[grid](
+        weight,
+        exp_avg,
+        exp_avg_sq,
+        left.contiguous(),
+        right.contiguous(),
+        rate,
+        step,
+        skip if skip is not None else torch.zeros((), device=weight.device),
+        rows,
+        columns,
+        RANK=len(left),
+        BETA1=settings.beta1,
+        BETA2=settings.beta2,
+        LOG_BETA1=math.log(settings.beta1),
+        LOG_BETA2=math.log(settings.beta2),
+        EPS=settings.eps,
+        WEIGHT_DECAY=settings.weight_decay,
+        DECOUPLED=settings.decoupled,
+        BLOCK_ROWS=block_rows,
+        BLOCK_COLUMNS=block_columns,
+    )

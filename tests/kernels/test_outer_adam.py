@@ -1,0 +1,192 @@
+"""The rank-S Adam: Triton's interpreter and the plain twin against torch's Adam in double."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import bbh
+from bbh.gradients import clip_, collect_factors, factors_of, outer_linear, total_norm
+from bbh.kernels.outer_adam import AdamSettings, outer_adam_plain_
+from bbh.optimizers import FactoredAdam, make_adam
+from scenarios import mlp
+
+SHAPES = [(1, 1), (3, 5), (17, 64), (130, 33), (64, 512), (9, 700), (2, 1030)]
+SETTINGS = [
+    AdamSettings(0.9, 0.999, 1e-8, 0.0, False),
+    AdamSettings(0.9, 0.999, 1e-5, 0.1, False),
+    AdamSettings(0.5, 0.9, 1e-5, 0.1, True),
+]
+STEPS = 3
+
+
+def compare(update, shape, rank, settings):
+    """Largest relative error of weight and moments after a few steps, against double precision."""
+    torch.manual_seed(rank)
+    start = torch.randn(shape)
+    reference = start.double().requires_grad_()
+    kind = torch.optim.AdamW if settings.decoupled else torch.optim.Adam
+    betas = (settings.beta1, settings.beta2)
+    optimizer = kind(
+        [reference], 0.01, betas=betas, eps=settings.eps, weight_decay=settings.weight_decay
+    )
+    weight, exp_avg, exp_avg_sq = start.clone(), torch.zeros(shape), torch.zeros(shape)
+    step = torch.zeros(())
+    for number in range(STEPS + 1):
+        left, right = torch.randn(rank, shape[0]), torch.randn(rank, shape[1])
+        skip = torch.tensor(1.0 if number == 1 else 0.0)
+        step += 1
+        update(weight, exp_avg, exp_avg_sq, left, right, torch.tensor(0.01), step, skip, settings)
+        step -= skip
+        if not skip:
+            reference.grad = left.double().T @ right.double()
+            optimizer.step()
+    state = optimizer.state[reference]
+    return max(
+        ((mine.double() - other).norm() / other.norm()).item()
+        for mine, other in (
+            (weight, reference.detach()),
+            (exp_avg, state["exp_avg"]),
+            (exp_avg_sq, state["exp_avg_sq"]),
+        )
+    )
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("rank", [1, 5, 16])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_plain_twin(shape, rank, settings, monkeypatch):
+    monkeypatch.setattr("bbh.kernels.outer_adam._BLOCK_BYTES", 40_000)  # several blocks
+    # Sums of sixteen products in single precision: 16 · 6e-8, over three steps.
+    assert compare(outer_adam_plain_, shape, rank, settings) < 3e-6
+
+
+def test_triton_kernel_through_its_interpreter():
+    """In a process of its own: the interpreter is chosen when Triton is first imported."""
+    pytest.importorskip("triton", reason="Triton is not installed")
+    code = (
+        "from kernels.test_outer_adam import *\n"
+        "from bbh.kernels.outer_adam_triton import launch\n"
+        "errors = [compare(launch, shape, rank, settings)\n"
+        "          for shape in SHAPES for rank in (1, 2, 3, 5, 8, 16) for settings in SETTINGS]\n"
+        "print(max(errors))\n"
+    )
+    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": os.path.dirname(__file__)}
+    environment["PYTHONPATH"] = os.path.dirname(os.path.dirname(__file__))
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 3e-6
+
+
+def test_factors_are_the_gradient():
+    matrix, features = torch.randn(7, 4, requires_grad=True), torch.randn(3, 4, requires_grad=True)
+    outputs = torch.randn(3, 7)
+    (outer_linear(features, matrix) * outputs).sum().backward()
+    dense, inner = matrix.grad, features.grad
+    matrix.grad = features.grad = None
+    collect_factors(matrix)
+    (outer_linear(features, matrix) * outputs).sum().backward()
+    assert matrix.grad is None
+    torch.testing.assert_close(features.grad, inner)
+    left, right = factors_of(matrix)
+    torch.testing.assert_close(left.T @ right, dense)
+    # Two passes add up, as gradients do.
+    (outer_linear(features, matrix) * outputs).sum().backward()
+    left, right = factors_of(matrix)
+    torch.testing.assert_close(left.T @ right, 2 * dense)
+
+
+def test_norm_and_clipping_see_both_kinds():
+    matrix, bias = torch.nn.Parameter(torch.randn(7, 4)), torch.nn.Parameter(torch.randn(7))
+    features = torch.randn(3, 4)
+
+    def backward():
+        (outer_linear(features, matrix) + bias).square().sum().backward()
+
+    backward()
+    parameters = [matrix, bias]
+    expected = torch.nn.utils.get_total_norm([p.grad for p in parameters])
+    clipped = matrix.grad * 0.5 / expected
+    matrix.grad = bias.grad = None
+    collect_factors(matrix)
+    backward()
+    norm = total_norm(parameters)
+    torch.testing.assert_close(norm, expected)
+    clip_(parameters, 0.5, norm)
+    left, right = factors_of(matrix)
+    torch.testing.assert_close(left.T @ right, clipped)
+    torch.testing.assert_close(total_norm(parameters), torch.tensor(0.5))
+
+
+def posterior_and_data():
+    torch.manual_seed(0)
+    # Wide enough that output layers count as large.
+    network = torch.nn.Sequential(torch.nn.Linear(4, 64), torch.nn.ReLU(), torch.nn.Linear(64, 3))
+    posterior = bbh.methods.bayes_by_hypernet(
+        network, bbh.likelihoods.Categorical(), generator=bbh.generators.LayerWise((8, 512))
+    )
+    return posterior, [(torch.randn(6, 4), torch.arange(6) % 3) for _ in range(4)]
+
+
+@pytest.mark.parametrize("clip", [None, 0.1])
+def test_the_same_training_as_with_torchs_adam(clip, tmp_path):
+    results = []
+    for factored in (True, False):
+        posterior, data = posterior_and_data()
+        make = None if factored else (lambda p: torch.optim.Adam(p, lr=1e-3, fused=True))
+        history = bbh.fit(
+            posterior,
+            data,
+            epochs=3,
+            num_data=24,
+            optimizer=make,
+            gradient_clip=clip,
+            progress=False,
+        )
+        results.append((history[-1].total, history[-1].gradient_norm, posterior.state_dict()))
+    (total, norm, mine), (other_total, other_norm, others) = results
+    assert total == pytest.approx(other_total, rel=1e-4)
+    assert norm == pytest.approx(other_norm, rel=1e-3)
+    for name, value in mine.items():
+        torch.testing.assert_close(value, others[name], rtol=1e-3, atol=1e-4)
+
+
+def test_large_output_layers_are_factored_and_given_back():
+    posterior, data = posterior_and_data()
+    optimizer = make_adam(posterior, posterior.parameters())
+    assert isinstance(optimizer, FactoredAdam)
+    bbh.free_energy(posterior, data[0], num_data=24).total.backward()
+    dense = [p for p in posterior.parameters() if p.grad is None]
+    assert [tuple(p.shape) for p in dense] == [(256, 512), (192, 512)]
+    optimizer.zero_grad()
+    assert all(factors_of(p) is None for p in dense)
+    optimizer.release()
+    bbh.free_energy(posterior, data[0], num_data=24).total.backward()
+    assert all(p.grad is not None for p in posterior.parameters())
+
+
+def test_checkpoints_serve_either_optimizer(tmp_path):
+    posterior, data = posterior_and_data()
+    optimizer = make_adam(posterior, posterior.parameters())
+    bbh.free_energy(posterior, data[0], num_data=24).total.backward()
+    optimizer.step()
+    other = torch.optim.Adam(posterior.parameters(), fused=True)
+    other.load_state_dict(optimizer.state_dict())
+    assert len(other.state) == len(list(posterior.parameters()))
+    back = make_adam(posterior, posterior.parameters())
+    back.load_state_dict(other.state_dict())
+    assert all(state["step"] == 1 for state in back.state.values())
+
+
+def test_small_networks_have_nothing_to_factor():
+    posterior = bbh.methods.bayes_by_hypernet(mlp(), bbh.likelihoods.Categorical())
+    optimizer = make_adam(posterior, posterior.parameters())
+    bbh.free_energy(
+        posterior, (torch.randn(6, 4), torch.arange(6) % 3), num_data=6
+    ).total.backward()
+    assert all(p.grad is not None for p in posterior.parameters())
+    assert optimizer.defaults["fused"]
