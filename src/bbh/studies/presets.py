@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 
 from bbh.studies.config import Config, ConfigError
+from bbh.studies.toy_presets import TOY_CORRECTED, TOY_LEGACY
 
 # As the paper's text describes its MNIST runs: Adam, constant rates, 100 epochs of batches of 100.
 _MNIST_PAPER = {
@@ -105,6 +106,7 @@ _GENERATORS_LEGACY, _NOISE_LEGACY = (
 _DIVERGENCES_LEGACY = {row: replace(config, critic_steps=1) for row, config in _DIVERGENCES.items()}
 # Study → preset → row of the table → configuration.
 _PRESETS: dict[str, dict[str, dict[str, Config]]] = {
+    "toy": {"corrected": TOY_CORRECTED, "legacy": TOY_LEGACY},
     "digits": {"corrected": _DIGITS},
     "mnist": {"paper": _MNIST_PAPER, "legacy": _MNIST_LEGACY, "corrected": _MNIST_CORRECTED},
     "mnist-generators": {"paper": _GENERATORS, "legacy": _GENERATORS_LEGACY},
