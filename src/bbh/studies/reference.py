@@ -57,7 +57,7 @@ class NutsDraws:
         samples: ``{name: [chains · draws, *shape]}``, chain after chain: ordinary weight samples.
         chains: How many chains these are.
         divergences: Steps whose energy error was too large, of all chains.
-        seconds: Wall time.
+        seconds: Of the processor, which other programs beside it do not prolong.
     """
 
     samples: Params
@@ -88,7 +88,7 @@ def nuts(
         from pyro.infer import MCMC, NUTS
     except ImportError as error:
         raise ImportError(_EXTRA) from error
-    started = time.perf_counter()
+    started = time.process_time()
     # The posterior's machinery evaluates weights; its own point estimate is not used.
     posterior = maximum_a_posteriori(network, likelihood, prior).double()
     shapes = posterior.weights.shapes
@@ -121,7 +121,7 @@ def nuts(
             chains.append(run.get_samples()["weights"][settings.thin - 1 :: settings.thin])
             divergences += len(run.diagnostics()["divergences"]["chain 0"])
     samples = unflatten(torch.cat(chains), shapes)
-    return NutsDraws(samples, settings.chains, divergences, time.perf_counter() - started)
+    return NutsDraws(samples, settings.chains, divergences, time.process_time() - started)
 
 
 @dataclass(frozen=True)
