@@ -1,9 +1,9 @@
 """The command line: through Typer's runner, and once as a true process."""
 
 import json
+import shlex
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -11,10 +11,11 @@ from typer.testing import CliRunner
 from bbh.cli import app
 from bbh.studies.config import METHODS, Config, ConfigError
 from bbh.studies.datasets.sources import NOTMNIST, Source
-from bbh.studies.presets import preset_config
+from bbh.studies.presets import STUDIES, preset_config
 from bbh.studies.record import Record, RecordError
 
 runner = CliRunner()
+MAP = ("run", "digits", "--method", "map", "--device", "cpu")
 
 
 def command(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -27,15 +28,31 @@ def command(*arguments: object) -> subprocess.CompletedProcess[str]:
 def test_version_and_help():
     assert runner.invoke(app, ["--version"]).output.startswith("bbh 0.")
     shown = runner.invoke(app, ["--help"]).output
-    assert all(name in shown for name in ("demo", "run", "data"))
+    assert all(name in shown for name in ("demo", "run", "report", "data", "--install-completion"))
+
+
+@pytest.mark.parametrize(
+    "words", ["run", "demo", "report", "data list", "data fetch", "data check"]
+)
+def test_help_of_every_command_has_an_example(words):
+    shown = runner.invoke(app, [*words.split(), "--help"]).output
+    assert "Example" in shown
+    assert f"bbh {words}" in shown
+
+
+def test_help_tells_the_exit_codes():
+    shown = " ".join(runner.invoke(app, ["run", "--help"]).output.split())
+    assert "Exit codes: 0 all runs finished, 1 an error" in shown
+    assert "130 interrupted" in shown
 
 
 def test_a_run_writes_a_record_that_can_be_read_again(tmp_path):
-    arguments = ["run", "digits", "--method", "map", "--seed", "3", "--set", "epochs=2"]
-    arguments += ["--device", "cpu", "--out", str(tmp_path)]
+    arguments = [*MAP, "--seed", "3", "--epochs", "2", "--out", str(tmp_path)]
     result = runner.invoke(app, arguments)
     assert result.exit_code == 0, result.output
-    assert "MAP" in result.output
+    assert "digits 1/1 MAP, seed 3: err" in result.output
+    assert "\x1b" not in result.output
+    assert max(map(len, result.output.splitlines()[1:-1])) <= 80
     folder = tmp_path / "digits" / "corrected" / "map-3"
     assert sorted(file.name for file in folder.iterdir()) == ["arrays.npz", "record.json"]
     record = Record.read(folder / "record.json")
@@ -45,16 +62,25 @@ def test_a_run_writes_a_record_that_can_be_read_again(tmp_path):
         record.metrics
     )
     assert {"ood_auroc", "ood_auroc_mi", "seconds", "steps_per_second"} <= set(record.metrics)
+    histograms = ("entropy_auc", "outlier_entropy_auc")
+    for name in histograms:
+        assert record.metrics[f"{name}_histogram"] == pytest.approx(record.metrics[name], abs=0.02)
     # Finished runs are kept when resuming: the same file, unread by training.
     before = (folder / "record.json").stat().st_mtime_ns
-    assert runner.invoke(app, [*arguments, "--resume"]).exit_code == 0
+    kept = runner.invoke(app, [*arguments, "--resume"])
+    assert kept.exit_code == 0
+    assert "was there" in kept.output
     assert (folder / "record.json").stat().st_mtime_ns == before
+    # But not if they are other ones.
+    other = runner.invoke(app, [*arguments, "--resume", "--set", "hidden=3,4"])
+    assert other.exit_code == 1
+    assert "hidden=(16, 32, 64), not (3, 4)" in str(other.exception)
 
 
-def test_an_interrupted_run_goes_on(tmp_path, monkeypatch):
+def test_an_interrupted_run_goes_on_with_the_command_it_prints(tmp_path, monkeypatch):
     from bbh.studies import classification
 
-    arguments = ["run", "digits", "--method", "map", "--set", "epochs=3", "--device", "cpu"]
+    arguments = [*MAP, "--epochs", "3", "--set", "prior_scale=2"]
     whole = runner.invoke(app, [*arguments, "--out", str(tmp_path / "whole")])
     assert whole.exit_code == 0, whole.output
 
@@ -69,14 +95,68 @@ def test_an_interrupted_run_goes_on(tmp_path, monkeypatch):
 
     monkeypatch.setattr(classification, "_CHECKPOINT_SECONDS", 0.0)
     monkeypatch.setattr(classification.DeviceBatches, "__iter__", interrupted)
-    parts = [*arguments, "--out", str(tmp_path / "parts")]
-    assert runner.invoke(app, parts).exit_code != 0
-    monkeypatch.setattr(classification.DeviceBatches, "__iter__", real)
-    assert runner.invoke(app, [*parts, "--resume"]).exit_code == 0
-    place = Path("digits", "corrected", "map-0", "record.json")
-    first, second = (Record.read(tmp_path / name / place) for name in ("whole", "parts"))
+    stopped = runner.invoke(app, [*arguments, "--out", str(tmp_path / "some parts")])
+    assert stopped.exit_code == 130
+    (line,) = [line for line in stopped.output.splitlines() if "to go on: " in line]
+    program, *again = shlex.split(line.partition("to go on: ")[2])
+    assert program == "bbh"
+    assert again[-1] == "--resume"
+    folder = tmp_path / "some parts" / "digits" / "corrected" / "map-0"
+    assert [file.name for file in folder.iterdir()] == ["checkpoint.pt"]
+
+    resumed = runner.invoke(app, again)
+    assert resumed.exit_code == 0, resumed.output
+    assert len(epochs) == 4  # two whole ones, the one that broke off, and only that again
+    first = Record.read(
+        tmp_path / "whole" / folder.relative_to(tmp_path / "some parts") / "record.json"
+    )
+    second = Record.read(folder / "record.json")
     quality = ("error", "nll", "ood_auroc")
     assert [first.metrics[name] for name in quality] == [second.metrics[name] for name in quality]
+
+
+def test_a_run_that_diverges_does_not_stop_the_others(tmp_path):
+    arguments = ["run", "digits", "--method", "bbb", "--method", "map", "--device", "cpu"]
+    # Ignored by MAP.
+    arguments += ["--epochs", "1", "--set", "initial_scale=1e30", "--out", str(tmp_path)]
+    result = runner.invoke(app, arguments)
+    assert result.exit_code == 1
+    assert (
+        "digits 1/2 Bayes by Backprop, seed 0: failed, training stopped at step 1" in result.output
+    )
+    assert "failed: digits Bayes by Backprop, seed 0. Where training diverged" in result.output
+    records = [path.parent.name for path in tmp_path.rglob("record.json")]
+    assert records == ["map-0"]
+
+
+def test_rerunning_leaves_no_record_that_looks_finished(tmp_path, monkeypatch):
+    from bbh.studies import classification
+
+    arguments = [*MAP, "--epochs", "1", "--out", str(tmp_path)]
+    assert runner.invoke(app, arguments).exit_code == 0
+
+    def interrupted(self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(classification.DeviceBatches, "__iter__", interrupted)
+    assert runner.invoke(app, arguments).exit_code == 130
+    assert not list(tmp_path.rglob("record.json"))
+
+
+def test_a_dry_run_needs_no_data_and_leaves_no_trace(tmp_path, monkeypatch):
+    monkeypatch.setenv("BBH_CACHE", str(tmp_path / "nowhere"))
+    monkeypatch.delenv("BBH_DATA", raising=False)
+    arguments = ["run", "mnist", "--preset", "paper", "--dry-run", "--out", str(tmp_path / "out")]
+    result = runner.invoke(app, [*arguments, "--seed", "0", "--seed", "1"])
+    assert result.exit_code == 0, result.output
+    # The network's, and as many parameters of MAP and dropout.
+    assert result.output.count("431,080") == len(METHODS) + 2
+    assert "222,331,368" in result.output
+    assert "55,000 (100 epochs of 550)" in result.output
+    assert "bbh-1" in result.output
+    assert "12 runs; nothing was trained" in result.output
+    assert max(map(len, result.output.splitlines())) <= 80
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -87,7 +167,10 @@ def test_an_interrupted_run_goes_on(tmp_path, monkeypatch):
         (["run", "digits", "--preset", "paper"], "no preset 'paper'"),
         (["run", "digits", "--set", "epoch=3"], "key=value with one of"),
         (["run", "digits", "--set", "epochs=many"], "the value must be int"),
+        (["run", "digits", "--set", "epochs=0"], "at least one"),
+        (["run", "digits", "--set", "epochs=2"], "use --epochs, which shortens both"),
         (["run", "digits", "--method", "bbh", "--set", "generator=big"], "layerwise, sliced"),
+        (["run", "digits", "--device", "abacus"], "choose one of auto, cpu, cuda"),
         (["run", "mnist", "--data", "/nowhere"], "does not exist"),
         (["data", "check", "letters"], "there is no data set 'letters'"),
     ],
@@ -104,6 +187,29 @@ def test_a_true_process_reports_errors_on_one_line():
     assert done.stdout == ""
     assert done.stderr.startswith("bbh: --set epochs")
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("bbh run ", list(STUDIES)),
+        ("bbh run mnist-n", ["mnist-noise"]),
+        ("bbh run mnist-generators --method s", ["single", "sliced"]),
+        ("bbh run toy --seed 3 --method m", ["map", "mnf"]),
+        ("bbh run toy --preset ", ["corrected", "legacy"]),
+        ("bbh run toy --device c", ["cpu", "cuda"]),
+        ("bbh run toy --set noise_", ["noise_dim=", "noise_shared=", "noise_scale="]),
+        ("bbh data fetch not", ["notmnist"]),
+    ],
+)
+def test_completion(line, offered):
+    environment = {
+        "_BBH_COMPLETE": "complete_bash",
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(line.count(" ")),
+    }
+    result = runner.invoke(app, [], prog_name="bbh", env=environment)
+    assert result.output.split() == offered
 
 
 def test_data_are_listed_and_checked(data_dir, monkeypatch):
@@ -142,13 +248,18 @@ def test_records_of_another_schema_are_refused(tmp_path):
             Record.read(path)
 
 
-def test_the_demo_compares_all_six_methods(tmp_path):
+def test_the_demo_compares_all_six_methods_and_reports(tmp_path):
     arguments = ["demo", "--epochs", "1", "--seed", "5", "--out", str(tmp_path)]
     result = runner.invoke(app, arguments)
     assert result.exit_code == 0, result.output
     records = [Record.read(path) for path in tmp_path.rglob("record.json")]
-    assert sorted(record.method for record in records) == sorted(METHODS)
-    assert {(record.seed, len(record.history)) for record in records} == {(5, 1)}
+    for study, methods in (("digits", METHODS), ("toy", (*METHODS, "nuts"))):
+        found = [record.method for record in records if record.study == study]
+        assert sorted(found) == sorted(methods)
+    assert {record.seed for record in records} == {5}
+    page = tmp_path / "report.html"
+    assert result.output.splitlines()[-1] == f"Report: {page}"
+    assert page.exists()
 
 
 def test_fetching_names_the_files_it_got(monkeypatch):

@@ -37,41 +37,51 @@ def _version(shown: bool) -> bool:
 def _complete_study(incomplete: str) -> list[str]:
     from bbh.studies.presets import STUDIES
 
-    return [study for study in STUDIES if study.startswith(incomplete)]
+    return _starting(STUDIES, incomplete)
 
 
-def _complete_method(ctx: typer.Context, incomplete: str) -> list[str]:
-    from bbh.studies.presets import STUDIES, preset_configs, preset_names
+def _complete_method(ctx: Any, incomplete: str) -> list[str]:
+    from bbh.studies.presets import preset_configs, preset_names
 
-    studies = [ctx.params["study"]] if ctx.params.get("study") in STUDIES else STUDIES
-    rows = (row for one in studies for row in preset_configs(one, preset_names(one)[0]))
-    return [row for row in dict.fromkeys(rows) if row.startswith(incomplete)]
+    rows = (row for one in _studies(ctx) for row in preset_configs(one, preset_names(one)[0]))
+    return _starting(rows, incomplete)
 
 
-def _complete_preset(ctx: typer.Context, incomplete: str) -> list[str]:
-    from bbh.studies.presets import STUDIES, preset_names
+def _complete_preset(ctx: Any, incomplete: str) -> list[str]:
+    from bbh.studies.presets import preset_names
 
-    studies = [ctx.params["study"]] if ctx.params.get("study") in STUDIES else STUDIES
-    presets = dict.fromkeys(name for one in studies for name in preset_names(one))
-    return [name for name in presets if name.startswith(incomplete)]
+    return _starting((name for one in _studies(ctx) for name in preset_names(one)), incomplete)
 
 
 def _complete_device(incomplete: str) -> list[str]:
     from bbh.studies.runner import DEVICES
 
-    return [device for device in DEVICES if device.startswith(incomplete)]
+    return _starting(DEVICES, incomplete)
 
 
 def _complete_setting(incomplete: str) -> list[str]:
     from bbh.studies.config import Config
 
-    return [f"{name}=" for name in vars(Config()) if name.startswith(incomplete)]
+    return _starting((f"{name}=" for name in vars(Config())), incomplete)
 
 
 def _complete_data(incomplete: str) -> list[str]:
     from bbh.studies.datasets import SOURCES
 
-    return [name for name in SOURCES if name.startswith(incomplete)]
+    return _starting(SOURCES, incomplete)
+
+
+def _studies(ctx: Any) -> Sequence[str]:
+    """The study on the line so far, or all of them."""
+    from bbh.studies.presets import STUDIES
+
+    # An option without its value keeps the parser from naming the arguments before it.
+    words = [ctx.params.get("study"), *ctx.args]
+    return [word for word in words if word in STUDIES] or STUDIES
+
+
+def _starting(words: Iterable[str], incomplete: str) -> list[str]:
+    return [word for word in dict.fromkeys(words) if word.startswith(incomplete)]
 
 
 _DataNames = Annotated[

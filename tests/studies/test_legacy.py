@@ -52,7 +52,8 @@ def test_rmsprop_goes_on_from_its_state():
 def test_its_first_steps_are_smaller_than_pytorchs():
     config = preset_config("mnist", "bbh", "legacy")
     weight = nn.Parameter(torch.zeros(1))
-    optimizer = build_optimizer(config)([weight])
+    posterior = bbh.methods.maximum_a_posteriori(nn.Linear(1, 1), Categorical())
+    optimizer = build_optimizer(config, posterior)([weight])
     assert isinstance(optimizer, legacy.TensorFlowRMSprop)
     weight.grad = torch.tensor([1e-3])
     optimizer.step()

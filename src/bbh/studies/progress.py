@@ -138,8 +138,7 @@ class StudyProgress:
         seconds = self._clock() - self._begun
         steps = self._done - self._first[1] if trained and self._first else 0
         self._left.finished(seconds, steps)
-        number = f"{self._index + 1}/{len(self._runs)}"
-        line = f"{number} {run_title(self._runs[self._index])}: {text}"
+        line = f"{self._where()}: {text}"
         left = self._left.seconds(0, None)
         if not self._console.is_terminal and left:
             line += f"; {duration(left)} left"
@@ -173,19 +172,16 @@ class StudyProgress:
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def _refresh(self, text: str, state: str) -> None:
-        run, number = self._runs[self._index], self._index + 1
+        run = self._runs[self._index]
         left = self._time_left()
         if not self._console.is_terminal:
             if text:
-                self.note(
-                    f"{number}/{len(self._runs)} {run_title(run)}: {state}, {text}; "
-                    f"{duration(left)} left"
-                )
+                self.note(f"{self._where()}: {state}, {text}; {duration(left)} left")
             return
         total = max(1, self._each[self._index] * run.config.epochs)
         self._bars.update(
             self._study_line,
-            description=f"{run.study}, run {number}/{len(self._runs)}",
+            description=f"{run.study}, run {self._index + 1}/{len(self._runs)}",
             completed=self._index + self._done / total,
             state="" if left is None else f"{duration(left)} left",
         )
@@ -197,6 +193,10 @@ class StudyProgress:
             state=state,
             terms=text,
         )
+
+    def _where(self) -> str:
+        run = self._runs[self._index]
+        return f"{run.study} {self._index + 1}/{len(self._runs)} {run_title(run)}"
 
     def _time_left(self) -> float | None:
         when, done = self._first or (0.0, self._done)
