@@ -32,6 +32,11 @@ def table_of(*records, main=True):
     return build_table(one, published(one.study), main=main)
 
 
+def caveats_of(*records):
+    (one,) = group([Entry(record) for record in records])
+    return caveats(one, table_of(*records))
+
+
 def cells(table, name):
     return {runs.variant: cell for runs, cell in table.column(name).items()}
 
@@ -129,8 +134,7 @@ def test_numbers_that_are_not_finite_are_said_and_not_ranked():
     table = table_of(*records)
     assert cells(table, "error")["map"].text == "not finite"
     assert not cells(table, "error")["map"].best
-    (one,) = group([Entry(record) for record in records])
-    assert any("not finite" in text for text in caveats(one))
+    assert any("not finite" in text for text in caveats_of(*records))
 
 
 def test_other_settings_are_another_row():
@@ -159,9 +163,8 @@ def test_caveats_name_what_weakens_the_numbers():
         make_record("map", dirty=True),
         make_record("bbh", hardware={"gpu": "A"}, data={"synthetic": "other"}),
     ]
-    (one,) = group([Entry(record) for record in records])
-    text = " ".join(caveats(one))
-    for word in ("One seed", "different hardware", "different data", "uncommitted"):
+    text = " ".join(caveats_of(*records))
+    for word in ("One seed", "different hardware", "different data", "uncommitted", "error bars"):
         assert word in text
 
 
@@ -230,7 +233,8 @@ def test_text_of_records_is_escaped(tmp_path):
     page = write_report([tmp_path], tmp_path / "report.html")
     twin = page.with_suffix(".md").read_text()
     assert "script" not in Page(page.read_text()).tags
-    assert "<script>" not in re.sub(r"`[^`]*`", "", twin)
+    # Within code Markdown knows no HTML.
+    assert "<script>" not in re.sub(r"`[^`]*`", "", twin.replace("\\`", ""))
 
 
 def test_missing_arrays_and_metrics_leave_things_out(tmp_path):
@@ -243,7 +247,27 @@ def test_missing_arrays_and_metrics_leave_things_out(tmp_path):
     assert "new one" in text
 
 
+def test_a_run_that_failed_is_left_out_of_figures(tmp_path):
+    """Numbers that are not finite, empty arrays, and values no column was made for."""
+    broken = {
+        "entropy": np.full(9, np.nan),
+        "outlier_entropy": np.zeros(0),
+        "confidence": np.ones(9),
+    }
+    history = [{"epoch": 1, "total": math.nan}, {"epoch": 2, "total": math.inf}, {"epoch": 3}]
+    metrics = {"error": math.inf, "nll": 1e30, "ece": -math.inf}
+    for seed in (0, 1):
+        record = make_record(seed=seed, metrics=metrics, history=history)
+        record.write(tmp_path / str(seed), broken | {"correct": np.zeros(0, bool)})
+    text = write_report([tmp_path], tmp_path / "report.html").read_text()
+    assert "<img" not in text
+    assert "1.00e+30" in text
+    assert text.count("not finite") > 2
+
+
 def test_no_records(tmp_path):
+    with pytest.raises(RecordError, match=r"there is no folder .*nowhere"):
+        write_report([tmp_path / "nowhere"], tmp_path / "report.html")
     with pytest.raises(RecordError, match=rf"no records below {tmp_path}.*bbh run"):
         write_report([tmp_path], tmp_path / "report.html")
     assert not list(tmp_path.iterdir())

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Direction = Literal["low", "high", "none"]
+_LARGE = 1e7  # from here on digits are harder to read than an exponent
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,6 @@ class Metric:
         scale: The shown number is the recorded one times this.
         comparable: Whether a published value can be judged against; wall time on other hardware
             cannot.
-        outliers: Depends on the outlier data set.
     """
 
     name: str
@@ -34,12 +34,13 @@ class Metric:
     main: bool = False
     scale: float = 1.0
     comparable: bool = True
-    outliers: bool = False
 
     @property
     def heading(self) -> str:
         """Title, unit and an arrow for the good direction."""
-        arrow = {"low": " ↓", "high": " ↑", "none": ""}[self.better]
+        arrow = {"low": "\N{NO-BREAK SPACE}↓", "high": "\N{NO-BREAK SPACE}↑", "none": ""}[
+            self.better
+        ]
         return f"{self.title}{f' [{self.unit}]' if self.unit else ''}{arrow}"
 
     def format(self, value: float) -> str:
@@ -48,7 +49,8 @@ class Metric:
         >>> METRICS["parameters"].format(431_080.0)
         '0.431'
         """
-        return f"{value * self.scale:,.{self.decimals}f}"
+        shown = value * self.scale
+        return f"{shown:.2e}" if abs(shown) >= _LARGE else f"{shown:,.{self.decimals}f}"
 
 
 _ALL = (
@@ -190,7 +192,6 @@ _ALL = (
         3,
         "The same on outliers: low means that the posterior says it does not know them.",
         main=True,
-        outliers=True,
     ),
     Metric(
         "ood_auroc",
@@ -200,7 +201,6 @@ _ALL = (
         3,
         "How well entropy tells outliers from test images: 1 perfectly, 0.5 not at all.",
         main=True,
-        outliers=True,
     ),
     Metric(
         "ood_aupr",
@@ -209,7 +209,6 @@ _ALL = (
         "high",
         3,
         "Area under precision against recall for the same task.",
-        outliers=True,
     ),
     Metric(
         "ood_fpr95",
@@ -218,7 +217,6 @@ _ALL = (
         "low",
         3,
         "Test images called outliers when 95 % of the outliers are found.",
-        outliers=True,
     ),
     Metric(
         "ood_auroc_mi",
@@ -228,7 +226,6 @@ _ALL = (
         3,
         "Outlier AUROC with the draws' disagreement in place of entropy; 0.5 for a single weight "
         "setting.",
-        outliers=True,
     ),
     Metric(
         "ood_aupr_mi",
@@ -237,7 +234,6 @@ _ALL = (
         "high",
         3,
         "Outlier AUPR with the draws' disagreement.",
-        outliers=True,
     ),
     Metric(
         "ood_fpr95_mi",
@@ -246,7 +242,6 @@ _ALL = (
         "low",
         3,
         "FPR at 95 % TPR with the draws' disagreement.",
-        outliers=True,
     ),
     Metric(
         "risk_coverage_area",

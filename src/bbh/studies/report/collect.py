@@ -119,6 +119,9 @@ def collect(folders: Sequence[Path]) -> list[Group]:
     Raises:
         RecordError: A record cannot be read, two contradict each other, or there is none.
     """
+    for folder in folders:
+        if not folder.is_dir():
+            raise RecordError(f"there is no folder {folder}.")
     paths = sorted({path for folder in folders for path in folder.rglob(FILE_NAME)})
     if not paths:
         names = ", ".join(str(folder) for folder in folders) or "no folder"
@@ -164,7 +167,8 @@ def _group(study: str, preset: str, entries: Sequence[Entry]) -> Group:
         # Runs of other settings are another row: their mean would be a mean of nothing.
         row = found.setdefault((record.variant, json.dumps(record.config, sort_keys=True)), {})
         earlier = row.setdefault(record.seed, entry)
-        if earlier.record.metrics != record.metrics:
+        # As text, since what is not a number does not equal itself.
+        if json.dumps(earlier.record.metrics) != json.dumps(record.metrics):
             raise RecordError(
                 f"{earlier.path} and {entry.path} are the same run (seed {record.seed}) with other "
                 "results: leave one of them out."

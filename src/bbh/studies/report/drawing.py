@@ -119,7 +119,7 @@ def new_axes(
     """An empty figure, made without pyplot: no window, no global state."""
     # Fixed margins, in inches: laying them out anew would take half of a report's time.
     lines = str(labels.get("title", "")).count("\n") + ("title" in labels)
-    left, right, top = 0.72, 0.12, 0.2 + 0.18 * lines
+    left, right, top = 0.78, 0.12, 0.2 + 0.18 * lines
     box = (left, bottom, width - left - right, height - top - bottom)
     figure = Figure(figsize=(width, height))
     axes = figure.add_axes(

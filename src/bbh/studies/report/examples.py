@@ -114,7 +114,7 @@ def _series(
     chosen = np.linspace(0, len(images) - 1, min(_STRIP, len(images))).round().astype(int)
     width = 3.9
     tile = 0.78 * width / len(chosen)  # inches, of square images side by side under the axes
-    height = 2.9 + tile
+    height = 3.2 + tile
     figure, axes = drawing.new_axes(
         width, height, 0.65 + tile, title=runs.title, ylabel="class probability"
     )
@@ -124,8 +124,10 @@ def _series(
         band: dict[str, Any] = {"color": colour, "alpha": 0.18, "linewidth": 0}
         axes.fill_between(positions, low[:, index], high[:, index], **band)
         peak = int(median[:, index].argmax())
+        if median[peak, index] < _NOTABLE:
+            continue  # a number for every faint band would hide the others
         name = axes.text(positions[peak], median[peak, index], str(index), color=colour)
-        name.set(ha="center", va="center", fontweight="bold")
+        name.set(ha="center", va="center", fontweight="bold", fontsize=8)
         name.set_bbox({"facecolor": "white", "edgecolor": colour, "boxstyle": "circle,pad=0.15"})
     # Each image is centred under its position on the axis above.
     half = (positions[-1] - positions[0]) / max(2 * (len(chosen) - 1), 1) or 0.5

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from matplotlib.axes import Axes
+from matplotlib.ticker import NullFormatter
 
 from bbh import metrics
 from bbh.studies.report import drawing
@@ -50,13 +51,20 @@ def curves(group: Group, table: Table, paper: Published) -> list[Picture]:
 
 
 def with_arrays(group: Group, *names: str) -> list[Drawn]:
-    """Rows whose first record has all these arrays, with their styles."""
+    """Rows whose first record has all these arrays, finite, with their styles."""
     chosen = drawing.styles(group.rows)
     return [
         (runs, chosen[runs], runs.first.arrays)
         for runs in group.rows
-        if all(name in runs.first.arrays for name in names)
+        if all(_usable(runs.first.arrays.get(name)) for name in names)
     ]
+
+
+def _usable(values: np.ndarray | None) -> bool:
+    """Whether there is something to draw; a run that failed may have left what is not finite."""
+    if values is None or not values.size:
+        return False
+    return values.dtype.kind != "f" or bool(np.isfinite(values).all())
 
 
 def _names(drawn: Sequence[Runs]) -> str:
@@ -182,6 +190,7 @@ def _training(group: Group, key: str) -> Picture | None:
     values = np.concatenate([y for _, _, y in found])
     if values.min() > 0 and values.max() / values.min() > _LOGARITHMIC_SPAN:
         axes.set_yscale("log")
+        axes.yaxis.set_minor_formatter(NullFormatter())  # too many words beside the powers of ten
         caption += " Logarithmic axis."
     drawing.legend_below(figure, axes)
     alt = f"{label} against epoch for {_names([runs for runs, _, _ in found])}."
@@ -207,7 +216,7 @@ def _trade_off(table: Table, paper: Published) -> Callable[[Group], Picture | No
         chosen = drawing.styles(group.rows)
         figure, axes = drawing.new_axes(
             xlabel="test error [%], lower is better",
-            ylabel="entropy AUC on outliers,\nlower is better",
+            ylabel="entropy AUC on outliers, lower is better",
         )
         hollow = False
         for runs, error, auc, spread in points:

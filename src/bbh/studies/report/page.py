@@ -10,7 +10,7 @@ from typing import Any
 from bbh.checkpoints import atomic_path
 from bbh.studies.record import Record
 from bbh.studies.report import summary
-from bbh.studies.report.catalogue import Metric
+from bbh.studies.report.catalogue import METRICS, ordered
 from bbh.studies.report.collect import Entry, Group, Published, collect, group, published
 from bbh.studies.report.reproduce import Origin, origins
 from bbh.studies.report.tables import Mark, Table, build_table
@@ -37,6 +37,7 @@ class Section:
     findings: list[str]
     against_paper: str
     caveats: list[str]
+    provenance: str
 
     @property
     def anchor(self) -> str:
@@ -111,20 +112,20 @@ def _section(group: Group) -> Section:
         origins=origins(group),
         findings=summary.findings(table),
         against_paper=summary.against_paper(table),
-        caveats=summary.caveats(group),
+        caveats=summary.caveats(group, table),
+        provenance=summary.provenance(group),
     )
 
 
 def _context(sections: Sequence[Section]) -> dict[str, Any]:
-    used: dict[str, Metric] = {
-        column.name: column
+    used = {
+        column.name
         for section in sections
         for column in (*section.table.columns, *section.further.columns)
-        if column.explanation
     }
     return {
         "sections": sections,
-        "metrics": list(used.values()),
+        "metrics": [METRICS[name] for name in ordered(used & METRICS.keys(), METRICS)],
         "marks": list(Mark),
         "num_records": sum(len(section.group.records) for section in sections),
         "version": __version__,

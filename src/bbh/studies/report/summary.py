@@ -34,11 +34,18 @@ def against_paper(table: Table) -> str:
     return f"Of {judged} published {_plural(judged, 'value')} that can be judged: {words}."
 
 
-def caveats(group: Group) -> list[str]:
+def provenance(group: Group) -> str:
+    """On what the runs were made."""
+    machines = sorted({hardware_words(record.hardware) for record in group.records})
+    data = sorted({" ".join(pair) for record in group.records for pair in record.data.items()})
+    return f"Hardware: {'; '.join(machines)}. Data: {', '.join(data) or 'not recorded'}."
+
+
+def caveats(group: Group, table: Table) -> list[str]:
     """What keeps the numbers from saying more."""
     records = group.records
     seeds = [len(runs.entries) for runs in group.rows]
-    machines = sorted({hardware_words(record.hardware) for record in records})
+    machines = {hardware_words(record.hardware) for record in records}
     dirty = sum(record.dirty for record in records)
     own = [runs.full_title for runs in group.rows if runs.own]
     fingerprints = {tuple(sorted(record.data.items())) for record in records}
@@ -47,9 +54,7 @@ def caveats(group: Group) -> list[str]:
     )
     found = [_seeds(seeds)]
     if len(machines) > 1:
-        found.append(
-            f"Runs were made on different hardware ({'; '.join(machines)}): do not compare times."
-        )
+        found.append("Runs were made on different hardware: do not compare times.")
     if group.shared:
         found.append(f"All rows differ from the preset in {_list(group.shared)}.")
     if own:
@@ -61,6 +66,9 @@ def caveats(group: Group) -> list[str]:
             f"{dirty} of {len(records)} runs came from a tree with uncommitted changes, so their "
             "commit does not tell all of the code."
         )
+    if any(cell and cell.paper for row in table.rows for cell in row.cells):
+        purpose = " and this preset trains differently on purpose" * (group.preset == "corrected")
+        found.append(f"The paper's values are single runs without error bars{purpose}.")
     if broken:
         found.append(f"{broken} of {len(records)} runs have a metric that is not finite.")
     return found

@@ -56,7 +56,7 @@ class Statistic:
         Statistic(mean=2.0, std=1.0, count=3)
         """
         std = statistics.stdev(values) if len(values) > 1 and _finite(values) else None
-        return Statistic(math.fsum(values) / len(values), std, len(values))
+        return Statistic(sum(values) / len(values), std, len(values))
 
     @property
     def error_of_mean(self) -> float | None:
