@@ -7,6 +7,8 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import bbh
+from kernels.test_neighbours import CASES
+from kernels.test_neighbours import compare as compare_neighbours
 from kernels.test_outer_adam import SETTINGS, SHAPES, compare
 from scenarios import BatchNormNet, LeNet, LSTMNet, SmallLeNet, TransformerNet, mlp, over_methods
 
@@ -121,3 +123,13 @@ def test_rank_adam_kernel(shape):
     for rank in (1, 5, 16):
         for settings in SETTINGS:
             assert compare(on_gpu, shape, rank, settings) < 3e-6
+
+
+def test_neighbour_kernel():
+    def on_gpu(values, reference, floor, neighbours):
+        values, reference = (one if one is None else one.cuda() for one in (values, reference))
+        return tuple(one.cpu() for one in log_distances(values, reference, floor, neighbours))
+
+    from bbh.kernels.neighbours_triton import log_distances
+
+    assert max(compare_neighbours(on_gpu, *case) for case in CASES) < 1e-4

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch import distributions as td
 
-from bbh.params import Params, Shapes, flatten
+from bbh.params import Params, Shapes, flatten, size, unflatten
 
 
 class NoDensityError(TypeError):
@@ -29,6 +29,12 @@ class Prior(ABC):
     @abstractmethod
     def sample_like(self, samples: Params, shapes: Shapes, num_samples: int) -> Params:
         """Fresh draws ``{name: [num_samples, *shape]}`` on the device and dtype of ``samples``."""
+
+    def sample_flat(
+        self, samples: Params, shapes: Shapes, num_samples: int
+    ) -> Float[Tensor, "M D"]:
+        """The same side by side, as ``flatten`` lays them out."""
+        return flatten(self.sample_like(samples, shapes, num_samples), shapes)
 
     @abstractmethod
     def log_prob(self, name: str, values: Tensor) -> Tensor:
@@ -88,15 +94,24 @@ class Normal(ElementwisePrior):
 
     def sample_like(self, samples: Params, shapes: Shapes, num_samples: int) -> Params:
         """Independent draws for every weight."""
+        return unflatten(self.sample_flat(samples, shapes, num_samples), shapes)
+
+    def sample_flat(
+        self, samples: Params, shapes: Shapes, num_samples: int
+    ) -> Float[Tensor, "M D"]:
+        """Independent draws for every weight, all at once."""
+        like = next(iter(samples.values()))
         # Not through the distribution: torch.normal reads its scales on the host to check them.
-        return {
-            name: torch.randn(
-                (num_samples, *shape), dtype=samples[name].dtype, device=samples[name].device
-            )
-            * self.scale
-            + self.loc
-            for name, shape in shapes.items()
-        }
+        noise = torch.randn(num_samples, size(shapes), dtype=like.dtype, device=like.device)
+        scaled = noise if self.scale == 1 else noise * self.scale
+        return scaled + self.loc if self.loc else scaled
+
+    def log_density(self, samples: Params, shapes: Shapes) -> Float[Tensor, " S"]:
+        """−½ Σ((w − loc)/scale)² − D(log scale + ½ log 2π): few passes over all weights."""
+        flat = flatten(samples, shapes)
+        shifted = flat - self.loc if self.loc else flat
+        constant = flat.shape[1] * math.log(self.scale * math.sqrt(2 * math.pi))
+        return shifted.square().sum(1) * (-0.5 / self.scale**2) - constant
 
     def log_prob(self, name: str, values: Tensor) -> Tensor:
         """−½((w − loc)/scale)² − log scale − ½ log 2π."""

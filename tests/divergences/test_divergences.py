@@ -19,7 +19,7 @@ from bbh.divergences import (
     normal_kl,
 )
 from bbh.divergences.adversarial import Critic
-from bbh.divergences.nearest_neighbour import nearest_of, neighbour_distance
+from bbh.kernels.neighbours import nearest_of, neighbour_distance
 from bbh.params import Params, Shapes
 from bbh.priors import Laplace, Normal, PerLayer, Prior, Sampled, ScaleMixture, StudentT
 

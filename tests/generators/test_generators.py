@@ -237,10 +237,10 @@ def test_a_slice_is_all_weights_into_one_unit():
 @pytest.mark.parametrize("shared", [True, False])
 def test_tensors_see_one_noise_or_their_own(kind, shared: bool):
     weights = build(kind(hidden=(4,)), values_of(mlp()), dim=3, shared=shared)
-    seen: list[Tensor] = []
-    for one in weights.generator.hypernetworks:
-        one.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    drawn: list[Tensor] = []
+    weights.generator.register_forward_pre_hook(lambda _, inputs: drawn.append(inputs[0]))
     weights.sample(5)
+    seen = [drawn[0][:, one.head.group] for one in hypernetworks(weights.generator)]
     assert len(seen) == 4
     assert all(noise.shape == (5, 3) for noise in seen)
     assert all(torch.equal(noise, seen[0]) for noise in seen[1:]) == shared
@@ -329,3 +329,15 @@ def test_precision_follows_the_network():
     assert build(Sliced(hidden=(4,)), values).sample(2)["w"].dtype == torch.float64
     with pytest.raises(ValueError, match="spread"):
         FromNetwork(0.0)
+
+
+@pytest.mark.parametrize("initialization", [FromNetwork(0.3), Glorot()])
+@pytest.mark.parametrize("noise", [GaussianNoise(1, shared=True), GaussianNoise(3)])
+def test_trunks_evaluated_together_are_the_trunks_one_by_one(initialization, noise):
+    values = {"a.weight": torch.randn(3, 2), "a.bias": torch.randn(3), "b": torch.randn(4, 3)}
+    generator = LayerWise((5, 6), initialization=initialization).build(values, noise)
+    z = noise.sample(4, generator.num_groups, torch.zeros(()))
+    together = generator(z)
+    for one in generator.hypernetworks:
+        (name,) = one.head.names
+        torch.testing.assert_close(together[name].flatten(1), one(z[:, one.head.group]))

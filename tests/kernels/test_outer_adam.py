@@ -1,9 +1,5 @@
 """The rank-S Adam: Triton's interpreter and the plain twin against torch's Adam in double."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 
@@ -11,6 +7,7 @@ import bbh
 from bbh.gradients import clip_, collect_factors, factors_of, outer_linear, total_norm
 from bbh.kernels.outer_adam import AdamSettings, outer_adam_plain_
 from bbh.optimizers import FactoredAdam, make_adam
+from kernels.interpreter import run_interpreted
 from scenarios import mlp
 
 SHAPES = [(1, 1), (3, 5), (17, 64), (130, 33), (64, 512), (9, 700), (2, 1030)]
@@ -64,22 +61,14 @@ def test_plain_twin(shape, rank, settings, monkeypatch):
 
 
 def test_triton_kernel_through_its_interpreter():
-    """In a process of its own: the interpreter is chosen when Triton is first imported."""
     pytest.importorskip("triton", reason="Triton is not installed")
-    code = (
+    error = run_interpreted(
         "from kernels.test_outer_adam import *\n"
         "from bbh.kernels.outer_adam_triton import launch\n"
-        "errors = [compare(launch, shape, rank, settings)\n"
-        "          for shape in SHAPES for rank in (1, 2, 3, 5, 8, 16) for settings in SETTINGS]\n"
-        "print(max(errors))\n"
+        "print(max(compare(launch, shape, rank, settings)\n"
+        "          for shape in SHAPES for rank in (1, 2, 3, 5, 8, 16) for settings in SETTINGS))"
     )
-    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": os.path.dirname(__file__)}
-    environment["PYTHONPATH"] = os.path.dirname(os.path.dirname(__file__))
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment
-    )
-    assert done.returncode == 0, done.stderr
-    assert float(done.stdout) < 3e-6
+    assert float(error) < 3e-6
 
 
 def test_factors_are_the_gradient():

@@ -86,7 +86,7 @@ class Adversarial(Divergence):
             raise TypeError("Adversarial needs the critic that its helper() builds.")
         generated = flatten(samples, shapes)
         num_samples, num_weights = generated.shape
-        reference = flatten(prior.sample_like(samples, shapes, num_samples), shapes)
+        reference = prior.sample_flat(samples, shapes, num_samples)
         index = torch.arange(num_weights, device=generated.device)
         if self.max_weights is not None and num_weights > self.max_weights:
             index = torch.randint(num_weights, (self.max_weights,), device=generated.device)

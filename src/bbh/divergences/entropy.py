@@ -7,7 +7,8 @@ from torch import nn
 
 from bbh.cost import Cost
 from bbh.divergences.base import Divergence, Marginals, check_num_samples
-from bbh.divergences.nearest_neighbour import check_floor, floored, neighbour_distance
+from bbh.divergences.nearest_neighbour import check_floor
+from bbh.kernels.neighbours import sum_log_distances
 from bbh.params import Params, Shapes, flatten
 from bbh.priors import Prior
 
@@ -56,10 +57,9 @@ class NearestNeighbourEntropy(Divergence):
         generated = flatten(samples, shapes)
         num_samples, num_weights = generated.shape
         check_num_samples(self, num_samples)
-        ordered = generated.sort(dim=0).values
-        distance = floored(neighbour_distance(ordered, self.neighbours), self.floor)
         constant = _digamma(num_samples) - _digamma(self.neighbours) + math.log(2)
-        entropy = distance.log().sum() / num_samples + num_weights * constant
+        log_distance = sum_log_distances(generated, None, self.floor, self.neighbours)
+        entropy = log_distance / num_samples + num_weights * constant
         return Cost(-prior.log_density(samples, shapes).mean() - entropy)
 
 

@@ -16,13 +16,12 @@ from torch import Tensor, nn
 
 from bbh.cost import Cost
 from bbh.divergences.base import Divergence, Marginals, check_num_samples
+from bbh.kernels.neighbours import sum_log_distances
 from bbh.params import Params, Shapes, flatten, size
 from bbh.priors import Prior
 
 # Added to ν and to the ratio as in the authors' code; the floor already keeps both positive.
 _TINY = 1e-8
-# Above this many prior samples a sorted look-up is faster than going through them one by one.
-_MANY = 16
 
 
 @dataclass(frozen=True)
@@ -64,13 +63,10 @@ class NearestNeighbour(Divergence):
         num_samples, num_weights = generated.shape
         check_num_samples(self, num_samples)
         num_prior = self.prior_samples or num_samples
-        reference = flatten(prior.sample_like(samples, shapes, num_prior), shapes)
-        ordered = generated.sort(dim=0).values
-        within = floored(neighbour_distance(ordered), self.floor)
-        across = floored(ordered - nearest_of(reference, ordered), self.floor)
-        log_ratio = (across / (within + _TINY) + _TINY).log()
+        reference = prior.sample_flat(samples, shapes, num_prior)
+        log_ratio = sum_log_distances(generated, reference, self.floor)
         constant = num_weights * math.log(num_prior / (num_samples - 1))
-        return Cost(log_ratio.sum() / num_samples + constant)
+        return Cost(log_ratio / num_samples + constant)
 
 
 @dataclass(frozen=True)
@@ -111,7 +107,7 @@ class JointNearestNeighbour(Divergence):
         num_samples = len(generated)
         check_num_samples(self, num_samples)
         num_prior = self.prior_samples or num_samples
-        reference = flatten(prior.sample_like(samples, shapes, num_prior), shapes)
+        reference = prior.sample_flat(samples, shapes, num_prior)
         within = _squared_distances(generated, generated)
         within = within + torch.diag(within.new_full((num_samples,), torch.inf))
         across = _squared_distances(generated, reference)
@@ -127,55 +123,6 @@ def check_floor(floor: float) -> None:
     """Raises unless equal samples keep a distance whose logarithm is finite."""
     if not floor > 0:
         raise ValueError(f"floor={floor}: the smallest distance must be positive.")
-
-
-def floored(distance: Tensor, floor: float) -> Tensor:
-    """√(distance² + floor²): smooth at zero, where a logarithm's slope would be infinite."""
-    return (distance.square() + floor**2).sqrt()
-
-
-def neighbour_distance(ordered: Float[Tensor, "S D"], neighbours: int = 1) -> Float[Tensor, "S D"]:
-    """Distance of each value to its k-th nearest within its own column, sorted ascending.
-
-    In sorted order the k nearest are a window of k + 1 around the value, so the distance is the
-    smallest over windows of the larger of the two ends: no n² table.
-
-    >>> neighbour_distance(torch.tensor([[0.0], [1.0], [3.0]])).squeeze()
-    tensor([1., 1., 2.])
-    """
-    num_samples = len(ordered)
-    nearest: Tensor | None = None
-    for before in range(neighbours + 1):
-        after = neighbours - before
-        inside = slice(before, num_samples - after)
-        centre = ordered[inside]
-        left = centre - ordered[: num_samples - neighbours]
-        right = ordered[neighbours:] - centre
-        reach = left if after == 0 else right if before == 0 else torch.maximum(left, right)
-        padding = (0, 0, before, after)
-        reach = nn.functional.pad(reach, padding, value=torch.inf)
-        nearest = reach if nearest is None else torch.minimum(nearest, reach)
-    assert nearest is not None
-    return nearest
-
-
-def nearest_of(
-    reference: Float[Tensor, "M D"], values: Float[Tensor, "S D"]
-) -> Float[Tensor, "S D"]:
-    """For each value the nearest entry of the same column of ``reference``, without gradient."""
-    values = values.detach()
-    if len(reference) <= _MANY:
-        nearest = reference[0].expand_as(values)
-        for candidate in reference[1:]:
-            closer = (values - candidate).abs() < (values - nearest).abs()
-            nearest = torch.where(closer, candidate, nearest)
-        return nearest
-    ordered = reference.T.contiguous().sort(dim=1).values
-    queries = values.T.contiguous()
-    above = torch.searchsorted(ordered, queries).clamp(max=ordered.shape[1] - 1)
-    upper = ordered.gather(1, above)
-    lower = ordered.gather(1, (above - 1).clamp(min=0))
-    return torch.where((queries - lower).abs() < (upper - queries).abs(), lower, upper).T
 
 
 def _check_prior_samples(prior_samples: int | None) -> None:

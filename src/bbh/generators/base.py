@@ -11,7 +11,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from bbh.generators.hypernetwork import Head, Hypernetwork, num_parameters
+from bbh.generators.hypernetwork import (
+    Head,
+    Hypernetwork,
+    features_together,
+    num_parameters,
+)
 from bbh.generators.initialization import FromNetwork, Initialization
 from bbh.noise import GaussianNoise
 from bbh.params import Params, Shapes, fan_in, size, unflatten
@@ -36,12 +41,20 @@ class Hypernetworks(nn.Module):
 
     def forward(self, noise: Float[Tensor, "S G Z"]) -> Params:
         """Every weight of every tensor, once."""
+        hypernetworks = [cast(Hypernetwork, module) for module in self.hypernetworks]
+        if all(one.head.slices == 1 for one in hypernetworks):
+            groups = [noise[:, one.head.group] for one in hypernetworks]
+            features = features_together(hypernetworks, torch.stack(groups))
+            made = [
+                one.outputs(feature.unsqueeze(1))
+                for one, feature in zip(hypernetworks, features.unbind(), strict=True)
+            ]
+        else:
+            made = [one(noise[:, one.head.group]) for one in hypernetworks]
         samples: Params = {}
-        for module in self.hypernetworks:
-            hypernetwork = cast(Hypernetwork, module)
-            head = hypernetwork.head
-            shapes = {name: self.shapes[name] for name in head.names}
-            samples |= unflatten(hypernetwork(noise[:, head.group]), shapes)
+        for one, weights in zip(hypernetworks, made, strict=True):
+            shapes = {name: self.shapes[name] for name in one.head.names}
+            samples |= unflatten(weights, shapes)
         return samples
 
 

@@ -1,6 +1,7 @@
 """The network that turns noise into weights: one trunk, one output layer, any number of slices."""
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from jaxtyping import Float
@@ -72,12 +73,14 @@ class Hypernetwork(nn.Module):
 
     def forward(self, noise: Float[Tensor, "S Z"]) -> Float[Tensor, "S weights"]:
         """All weights of the head, slice after slice; every output is used exactly once."""
+        return self.outputs(self.gain * self.features(noise))
+
+    def outputs(self, features: Float[Tensor, "S slices hidden"]) -> Float[Tensor, "S weights"]:
+        """The output layer, for all slices."""
+        if self.head.slices == 1:
+            return outer_linear(features[:, 0], self.output_weight) + self.output_bias
         bias = None if self.bias_per_weight else self.output_bias
         whole, rest = divmod(self.head.num_weights, self.head.outputs)
-        features = self.gain * self.features(noise)
-        if self.head.slices == 1:
-            weights = outer_linear(features[:, 0], self.output_weight)
-            return weights + self.output_bias
         weights = F.linear(features[:, :whole], self.output_weight, bias).flatten(1)
         if rest:
             short_bias = None if bias is None else bias[:rest]
@@ -98,6 +101,32 @@ class Hypernetwork(nn.Module):
         for layer in others:
             features = F.leaky_relu(layer(features), self.slope)
         return features
+
+
+def features_together(
+    hypernetworks: list[Hypernetwork], noise: Float[Tensor, "G S Z"]
+) -> Float[Tensor, "G S hidden"]:
+    """Last hidden layers, times their gains, of hypernetworks that are alike and make one slice.
+
+    The same as ``gain * features(noise)`` of each: eight small products are one larger.
+    """
+    first, *others = (
+        (torch.stack([layer.weight for layer in layers]), torch.stack([one.bias for one in layers]))
+        for layers in zip(*(_linear_layers(one) for one in hypernetworks), strict=True)
+    )
+    weight, bias = first
+    # The code of an only slice is a constant one.
+    constant = (weight[:, :, -1] + bias).unsqueeze(1)
+    slope = hypernetworks[0].slope
+    features = torch.baddbmm(constant, noise, weight[:, :, :-1].mT)
+    features = F.leaky_relu(features, slope)
+    for weight, bias in others:
+        features = F.leaky_relu(torch.baddbmm(bias.unsqueeze(1), features, weight.mT), slope)
+    return features * torch.stack([one.gain for one in hypernetworks]).view(-1, 1, 1)
+
+
+def _linear_layers(hypernetwork: Hypernetwork) -> list[nn.Linear]:
+    return [cast(nn.Linear, layer) for layer in hypernetwork.layers]
 
 
 def num_parameters(

@@ -11,6 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from bbh.kernels.triton_available import triton_available
+
 # Rows of the dense gradient that exist at any time without Triton: small enough for a cache.
 _BLOCK_BYTES = 2**20
 
@@ -50,7 +52,7 @@ def outer_adam_(
         skip: One leaves everything as it is; None never does.
         settings: Adam's numbers.
     """
-    if weight.is_cuda and weight.dtype == torch.float32 and _has_triton():
+    if weight.is_cuda and weight.dtype == torch.float32 and triton_available():
         from bbh.kernels.outer_adam_triton import launch
 
         launch(weight, exp_avg, exp_avg_sq, left, right, rate, step, skip, settings)
@@ -92,11 +94,3 @@ def outer_adam_plain_(
             grad_scale=None,
             found_inf=skip,
         )
-
-
-def _has_triton() -> bool:
-    try:
-        import triton  # noqa: F401  # pyright: ignore[reportMissingImports, reportUnusedImport]
-    except ImportError:
-        return False
-    return True

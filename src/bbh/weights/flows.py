@@ -50,12 +50,12 @@ class MaskedRealNVP(Flow):
 
     def forward(self, z: Float[Tensor, "S Z"]) -> tuple[Tensor, Tensor]:
         """One step with a random mask."""
-        mask = torch.randint_like(z, 0, 2)
-        hidden = torch.tanh(self.hidden(mask * z))
+        kept = torch.randint_like(z, 0, 2).bool()
+        hidden = torch.tanh(self.hidden(z.masked_fill(~kept, 0)))
         logits = self.gate(hidden)
-        gate = torch.sigmoid(logits)
-        mapped = mask * z + (1 - mask) * (gate * z + (1 - gate) * self.shift(hidden))
-        return mapped, ((1 - mask) * F.logsigmoid(logits)).sum(1)
+        moved = torch.lerp(self.shift(hidden), z, torch.sigmoid(logits))
+        log_det = F.logsigmoid(logits).masked_fill(kept, 0).sum(1)
+        return torch.where(kept, z, moved), log_det
 
 
 class Planar(Flow):
