@@ -248,7 +248,7 @@ _ALL = (
         "Risk–coverage area",
         "",
         "low",
-        4,
+        5,
         "Mean error over all shares of images answered, surest first: low when errors are where "
         "the doubts are.",
     ),

@@ -121,7 +121,7 @@ def collect(folders: Sequence[Path]) -> list[Group]:
     """
     for folder in folders:
         if not folder.is_dir():
-            raise RecordError(f"there is no folder {folder}.")
+            raise RecordError(f"there is no folder {folder}: `bbh run` makes one with records.")
     paths = sorted({path for folder in folders for path in folder.rglob(FILE_NAME)})
     if not paths:
         names = ", ".join(str(folder) for folder in folders) or "no folder"
