@@ -37,7 +37,9 @@ def _facts(runs: Sequence[Run]) -> Table:
     table.add_row("  network weights", f"{size.weights:,}")
     if size.steps:
         table.add_row("  posterior parameters", f"{size.parameters:,}")
-        memory = f"{size.memory_bytes / 2**30:.2f} GiB for parameters, gradients and optimiser"
+        memory = (
+            f"up to {size.memory_bytes / 2**30:.2f} GiB for parameters, gradients and optimiser"
+        )
         table.add_row("  training memory", f"{memory}; draws and activations on top")
         each = f"{run.config.epochs:,} epochs of {size.steps_per_epoch:,}"
         table.add_row("  steps", f"{size.steps:,} ({each})")

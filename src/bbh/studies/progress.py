@@ -111,8 +111,10 @@ class StudyProgress:
             transient=True,
             disable=not console.is_terminal,
         )
-        self._study_line = self._bars.add_task("", total=len(self._runs), state="", terms="")
-        self._run_line = self._bars.add_task("", total=1, state="", terms="")
+        self._study_line, self._run_line = (
+            self._bars.add_task("", total=total, visible=False, state="", terms="")
+            for total in (len(self._runs), 1)
+        )
 
     def __enter__(self) -> "StudyProgress":
         self._bars.start()
@@ -184,6 +186,7 @@ class StudyProgress:
             description=f"{run.study}, run {self._index + 1}/{len(self._runs)}",
             completed=self._index + self._done / total,
             state="" if left is None else f"{duration(left)} left",
+            visible=True,
         )
         self._bars.update(
             self._run_line,
@@ -192,6 +195,7 @@ class StudyProgress:
             completed=self._done,
             state=state,
             terms=text,
+            visible=True,
         )
 
     def _where(self) -> str:

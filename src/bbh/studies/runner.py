@@ -1,5 +1,6 @@
 """From a command to records: which runs there are, and one after the other, come what may."""
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -108,6 +109,7 @@ def execute(
     with StudyProgress(runs, steps_per_epoch, console) as progress:
         for run in runs:
             progress.begin()
+            started = time.monotonic()
             finished = resume and (run.folder / FILE_NAME).exists()
             if not resume:
                 # An interruption from here on must leave nothing that looks finished.
@@ -121,7 +123,7 @@ def execute(
                 progress.end(f"failed, {reason}", trained=False)
                 continue
             outcome.records.append(record)
-            state = "was there" if finished else duration(record.metrics["seconds"])
+            state = "was there" if finished else duration(time.monotonic() - started)
             progress.end(f"{headline(record)} ({state})", trained=not finished)
     return outcome
 
