@@ -177,6 +177,7 @@ _WORDS: dict[str, dict[str, Any]] = {
     "optimizer": _OPTIMIZERS,
     "generator": _GENERATORS,
     "divergence": _DIVERGENCES,
+    "split": {"test": None, "validation": None},
 }
 
 

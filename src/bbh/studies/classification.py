@@ -20,8 +20,10 @@ from bbh.studies.evaluations import evaluation_arrays
 from bbh.studies.record import FILE_NAME, Record
 from bbh.studies.run import Run
 
-# A layer-wise generator's state is 2.7 GB: written every epoch it would take most of the time.
+# At most this often, and so rarely that writing takes a twentieth of the time: a layer-wise
+# generator's state is 2.7 GB.
 _CHECKPOINT_SECONDS = 60.0
+_BYTES_PER_SECOND = 200e6
 NUM_EXAMPLES = 24
 
 
@@ -69,10 +71,10 @@ def run_once(
         return Record.read(path)
     torch.manual_seed(run.seed)
     fabric = Fabric(accelerator=device, devices=1)
+    data = study.data if config.split == "test" else study.data.for_choosing()
+    images, labels = (one.to(fabric.device) for one in (data.train_images, data.train_labels))
     if fabric.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(fabric.device)
-    data = study.data
-    images, labels = (one.to(fabric.device) for one in (data.train_images, data.train_labels))
     posterior = build_posterior(config, study.make_network, bbh.likelihoods.Categorical())
     history = bbh.fit(
         posterior,
@@ -86,7 +88,7 @@ def run_once(
         likelihood_samples=config.likelihood_samples or None,
         gradient_clip=config.gradient_clip or None,
         checkpoint=run.checkpoint,
-        checkpoint_seconds=_CHECKPOINT_SECONDS,
+        checkpoint_seconds=_checkpoint_seconds(posterior),
         resume=resume,
         fabric=fabric,
         progress=progress,
@@ -111,13 +113,18 @@ def run_once(
             "peak_memory_bytes": float(peak_memory_bytes(fabric.device)),
         },
         history=history.to_dicts(),
-        data={data.name: data.fingerprint, "outliers": data.outlier_name},
+        data={data.name: data.fingerprint, "outliers": data.outlier_name, "split": config.split},
     )
     arrays = figure_arrays(data, inside, outside)
     arrays |= evaluation_arrays(posterior, data, config.prediction_samples)
     record.write(run.folder, arrays)
     run.checkpoint.unlink(missing_ok=True)
     return record
+
+
+def _checkpoint_seconds(posterior: bbh.Posterior[Any]) -> float:
+    state = 3 * sum(p.numel() * p.element_size() for p in posterior.parameters())
+    return max(_CHECKPOINT_SECONDS, 20 * state / _BYTES_PER_SECOND)
 
 
 def measure(

@@ -35,6 +35,7 @@ class Config:
         num_samples: Weight draws per training step.
         likelihood_samples: How many of them enter the likelihood; 0 for all.
         prediction_samples: Weight draws for evaluation.
+        split: test, or validation to choose settings by: no test image or outlier is looked at.
         divergence: closed_form, nearest_neighbour, joint, entropy or adversarial.
         prior_samples: Prior draws per step for the nearest-neighbour ones; 0 for num_samples.
         neighbours: k of the entropy estimate.
@@ -71,6 +72,7 @@ class Config:
     num_samples: int = 1
     likelihood_samples: int = 0
     prediction_samples: int = 100
+    split: str = "test"
     divergence: str = "closed_form"
     prior_samples: int = 0
     neighbours: int = 3
