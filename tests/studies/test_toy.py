@@ -1,0 +1,146 @@
+"""The toy study: its data, its measures, and runs that leave records."""
+
+import json
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from bbh.predictive import RegressionPredictive
+from bbh.studies import toy
+from bbh.studies.presets import preset_configs
+from bbh.studies.record import Record, read_arrays
+from bbh.studies.run import Run
+from bbh.studies.toy_data import load_toy, toy_network
+
+ROWS = ["map", "ensemble", "bbb", "dropout", "mnf", "bbh", "nuts"]
+
+
+def predictive_of(locs: torch.Tensor, scale: float) -> RegressionPredictive:
+    return RegressionPredictive(locs.mean(0), len(locs), locs, torch.full_like(locs, scale))
+
+
+def test_data_are_those_of_the_paper():
+    data = load_toy(9.0)
+    assert len(data.train_inputs) == 20
+    assert data.train_inputs.min().item() == pytest.approx(-3.999, abs=1e-3)
+    assert data.train_inputs.max().item() == pytest.approx(3.025, abs=1e-3)
+    noise = data.train_targets - data.train_inputs**3
+    assert noise.std(correction=0).item() == pytest.approx(6.78, abs=5e-3)
+    # The other level has the same inputs and the same noise, three times smaller.
+    quiet = load_toy(3.0)
+    assert torch.equal(quiet.train_inputs, data.train_inputs)
+    assert torch.allclose(quiet.train_targets - quiet.train_inputs**3, noise / 3, atol=1e-4)
+    assert quiet.fingerprint != data.fingerprint == load_toy(9.0).fingerprint
+    assert data.grid[0] == -6
+    assert data.grid[-1] == 6
+    assert data.grid.shape == data.truth.shape == (500, 1)
+    assert data.test_inputs.abs().max() <= 4 <= data.outer_inputs.abs().min()
+    assert sum(value.numel() for value in toy_network().parameters()) == 301
+
+
+def test_wasserstein_agrees_with_scipy_and_a_closed_form():
+    random = np.random.default_rng(0)
+    first, second = random.normal(size=(30, 4)), random.normal(1.0, 2.0, size=(47, 4))
+    expected = [stats.wasserstein_distance(a, b) for a, b in zip(first.T, second.T, strict=True)]
+    assert np.allclose(toy.wasserstein(first, second), expected)
+    # A shift moves all mass by as much; a point is its mean distance away.
+    assert np.allclose(toy.wasserstein(first, first + 3), 3)
+    assert np.allclose(toy.wasserstein(np.zeros((1, 4)), first), np.abs(first).mean(0))
+    # N(0, 1) and N(0, 2²): E|X|·(2 − 1) = √(2/π).
+    normal = random.normal(size=(20_000, 1))
+    doubled = 2 * random.normal(size=(20_000, 1))
+    assert toy.wasserstein(normal, doubled)[0] == pytest.approx(np.sqrt(2 / np.pi), abs=0.03)
+
+
+def test_measures_of_a_known_gaussian():
+    data = load_toy(9.0)
+    everywhere = torch.cat([data.grid, data.test_inputs, data.outer_inputs])
+    # Functions 1.8 spreads below the truth: within 95 % of them, which reach to 1.96 spreads.
+    # Quantiles of N(0, 1) instead of random draws, so that nothing here is left to chance.
+    spread = torch.special.ndtri((torch.arange(1000) + 0.5) / 1000).view(-1, 1, 1)
+    draws = everywhere**3 - 1.8 + spread
+    found = toy.measure(predictive_of(draws, 9.0), data)
+    assert found["coverage_inside"] == found["coverage_outside"] == 1
+    assert found["rmse"] == pytest.approx(1.8, abs=0.01)
+    assert found["observation_coverage_inside"] == pytest.approx(0.95, abs=0.03)
+    # New observations lie N(−1.8, 1 + 81) apart: the mean score of a Gaussian.
+    expected = 0.5 * np.log(2 * np.pi * 82) + (81 + 1.8**2) / (2 * 82)
+    assert found["nll"] == pytest.approx(expected, abs=0.07)
+    assert found["nll_outside"] == pytest.approx(expected, abs=0.07)
+    # Two spreads away the truth is outside, and only beyond the data.
+    moved = torch.where(everywhere.abs() > 4, draws - 0.6, draws)
+    found = toy.measure(predictive_of(moved, 9.0), data)
+    assert (found["coverage_inside"], found["coverage_outside"]) == (1, 0)
+    apart = toy.distances(predictive_of(moved, 9.0), predictive_of(draws, 9.0), data)
+    assert apart["distance_to_nuts_inside"] == pytest.approx(0, abs=1e-4)
+    # A third of the grid is outside, and 0.6 away.
+    assert apart["distance_to_nuts"] == pytest.approx(0.2, abs=0.01)
+
+
+def test_legacy_beta_is_the_notebook_s():
+    config = preset_configs("toy", "legacy")["bbh"]
+    beta = toy.toy_beta(config, num_data=20)
+    assert callable(beta)
+    assert [beta(float(step)) for step in range(6)] == [20, 20, 20, 10, 0, 0]
+    corrected = toy.toy_beta(preset_configs("toy", "corrected")["bbh"], num_data=20)
+    assert callable(corrected)
+    assert corrected(0.0) == 0
+    assert corrected(1000.0) == 1
+
+
+@pytest.mark.parametrize("preset", ["corrected", "legacy"])
+def test_presets_have_all_rows(preset):
+    configs = preset_configs("toy", preset)
+    assert list(configs) == ROWS
+    assert all(config.method == row for row, config in configs.items())
+    assert {config.noise_scale for config in configs.values()} == {9.0}
+
+
+@pytest.mark.parametrize("method", ROWS)
+def test_a_run_writes_a_record_and_what_figures_need(method, tmp_path):
+    config = preset_configs("toy", "corrected")[method]
+    config = replace(config, epochs=2, steps_per_epoch=3, anneal_end=1.0, prediction_samples=50)
+    run = Run("toy", method, "corrected", 0, config, tmp_path)
+    record = toy.run_once(run, device="cpu", progress=False)
+    read = Record.read(tmp_path / "record.json")
+    assert asdict(read) == json.loads(json.dumps(asdict(record)))
+    assert {"rmse", "nll", "nll_outside", "coverage_outside", "distance_to_nuts"} <= set(
+        record.metrics
+    )
+    assert all(np.isfinite(value) for value in record.metrics.values())
+    assert len(record.history) == (0 if method == "nuts" else 2)
+    arrays = read_arrays(tmp_path)
+    num_draws = {"map": 1, "ensemble": 10}.get(method, 20)
+    shapes = {name: value.shape for name, value in arrays.items()}
+    levels = len(toy.QUANTILE_LEVELS)
+    assert shapes == {
+        **dict.fromkeys(("grid", "truth", "mean", "std"), (500,)),
+        **dict.fromkeys(("train_x", "train_y"), (20,)),
+        "quantiles": (levels, 500),
+        "quantile_levels": (levels,),
+        "draws": (num_draws, 500),
+    }
+    assert {value.dtype for value in arrays.values()} == {np.dtype("float32")}
+    # A finished run is read back.
+    written = (tmp_path / "record.json").stat().st_mtime_ns
+    assert toy.run_once(run, device="cpu", resume=True, progress=False) == read
+    assert (tmp_path / "record.json").stat().st_mtime_ns == written
+
+
+def test_another_noise_level_has_no_distance_to_a_reference_it_lacks(tmp_path):
+    config = replace(preset_configs("toy", "corrected")["map"], epochs=1, noise_scale=5.0)
+    run = Run("toy", "map", "corrected", 0, config, tmp_path)
+    record = toy.run_once(run, device="cpu", progress=False)
+    assert "distance_to_nuts" not in record.metrics
+    assert record.metrics["rmse"] > 0
+
+
+def test_long_histories_are_thinned_to_their_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(toy, "_LONGEST_HISTORY", 10)
+    config = replace(preset_configs("toy", "corrected")["map"], epochs=26, steps_per_epoch=1)
+    run = Run("toy", "map", "corrected", 0, config, tmp_path)
+    history = toy.run_once(run, device="cpu", progress=False).history
+    assert [entry["epoch"] for entry in history] == [2, 5, 8, 11, 14, 17, 20, 23, 26]
