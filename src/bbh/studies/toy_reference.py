@@ -20,7 +20,7 @@ from bbh.studies.reference import NutsSettings, convergence, nuts
 from bbh.studies.toy_data import ToyData, toy_network
 
 _FOLDER = Path(__file__).parent / "nuts"
-# On one core: four minutes at noise 9, ten at noise 3.
+# On one core: two minutes at noise 9, eight at noise 3.
 _SETTINGS = NutsSettings(chains=4, warmup=250, draws=300)
 # Of each chain; 600 draws stay below a megabyte.
 _KEPT = 150
