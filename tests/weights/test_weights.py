@@ -184,9 +184,8 @@ def one_weight(steps: int) -> tuple[MultiplicativeFlow, MultiplierFlow]:
 def mean_bound(weights: MultiplicativeFlow, repetitions: int) -> tuple[float, float]:
     """Mean of the stochastic bound, and its standard error."""
     with torch.no_grad():
-        samples = weights.sample(1)
         bounds = torch.stack(
-            [weights.cost(samples, Normal()).complexity for _ in range(repetitions)]
+            [weights.cost(weights.sample(1), Normal()).complexity for _ in range(repetitions)]
         )
     return bounds.mean().item(), bounds.std().item() / math.sqrt(repetitions)
 

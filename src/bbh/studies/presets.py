@@ -40,23 +40,27 @@ _MNIST_LEGACY = {
 }
 # Priors for all, learning rates that decay, all draws in the likelihood, an unbiased divergence.
 _MNIST_CORRECTED = {
-    "map": Config("map", cosine_decay=True),
-    "ensemble": Config("ensemble", cosine_decay=True),
-    "bbb": Config("bbb", cosine_decay=True),
-    "dropout": Config("dropout", cosine_decay=True),
-    "mnf": Config("mnf", cosine_decay=True, anneal_start=5, anneal_end=20),
-    "bbh": Config(
-        "bbh",
-        epochs=60,
-        batch_size=200,
-        learning_rate=3e-4,
-        cosine_decay=True,
-        anneal_start=3,
-        anneal_end=18,
-        num_samples=5,
-        divergence="entropy",
-        spread=0.3,
-    ),
+    method: replace(config, epochs=60, batch_size=200, cosine_decay=True)
+    for method, config in {
+        "map": Config("map"),
+        "ensemble": Config("ensemble"),
+        "bbb": Config("bbb"),
+        "dropout": Config("dropout"),
+        "mnf": Config("mnf", anneal_start=3, anneal_end=12),
+        # Chosen on the validation split: narrow trunks and a high rate that decays reach the
+        # prior where the data say nothing; wide ones at the paper's rate do not in this time.
+        "bbh": Config(
+            "bbh",
+            learning_rate=3e-3,
+            anneal_start=3,
+            anneal_end=18,
+            num_samples=5,
+            divergence="entropy",
+            hidden=(16, 32, 64),
+            spread=0.3,
+            noise_dim=8,
+        ),
+    }.items()
 }
 # Small and quick: the demonstration.
 _DIGITS = {
@@ -70,6 +74,7 @@ _DIGITS = {
         anneal_end=20,
         num_members=5,
         hidden=(16, 32, 64),
+        noise_dim=1,
         spread=0.1,
     )
     for method, config in _MNIST_CORRECTED.items()

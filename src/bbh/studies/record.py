@@ -17,6 +17,8 @@ from bbh.checkpoints import atomic_path
 from bbh.version import __version__
 
 SCHEMA = 1
+# More memory than one process's own driver context takes.
+_CONTEXT_BYTES = 1.5e9
 FILE_NAME = "record.json"
 ARRAYS_NAME = "arrays.npz"
 
@@ -108,6 +110,11 @@ def hardware() -> dict[str, Any]:
     found: dict[str, Any] = {"machine": platform.machine(), "cores": os.cpu_count()}
     if torch.cuda.is_available():
         found["gpu"] = torch.cuda.get_device_name()
+        if torch.cuda.is_initialized():
+            free, total = torch.cuda.mem_get_info()
+            others = total - free - torch.cuda.memory_reserved()
+            # Times on a card that others use as well say little.
+            found["gpu_shared"] = others > _CONTEXT_BYTES
     return found
 
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from bbh.cost import Cost
 from bbh.divergences import ClosedForm, Marginals
-from bbh.params import Params, TensorTable
+from bbh.params import Params, TensorTable, num_draws
 from bbh.priors import Prior
 from bbh.weights.base import WeightDistribution
 from bbh.weights.flows import FlowChain, FlowKind
@@ -126,32 +126,33 @@ class MultiplicativeFlow(WeightDistribution):
 
     def sample(self, num_samples: int) -> Params:
         """One z per draw and kernel; Gaussian noise per draw, or per example in training."""
-        sampling = self.sampling if self.training else Sampling.WEIGHTS
-        scales = self._scales()
-        samples: Params = {}
-        for name, loc in self._scaled_means(num_samples)[0].items():
-            scale = scales[name].expand(num_samples, *self.shapes[name])
-            samples[name] = draw_normal(loc, scale, sampling)
-        return samples
+        return self._draw(num_samples, self.sampling if self.training else Sampling.WEIGHTS)
 
     def cost(self, samples: Params, prior: Prior) -> Cost:
-        """The bound for one fresh z: z is not recoverable from ``samples``."""
-        locs, multipliers = self._scaled_means(1)
-        scales = {name: value.unsqueeze(0) for name, value in self._scales().items()}
-        fresh = {
-            name: draw_normal(loc, scales[name], Sampling.WEIGHTS) for name, loc in locs.items()
-        }
+        """The bound for one z: that of ``samples`` if they are one draw, else a fresh one."""
+        # z cannot be told from the weights, so draws that know it bring it along.
+        if not isinstance(samples, _Draws) or num_draws(samples) > 1:
+            samples = self._draw(1, Sampling.WEIGHTS)
+        plain = {name: value.as_subclass(Tensor) for name, value in samples.items()}
         # Means and scales carry the draw's axis, which the samples' own axis stands for.
         complexity = self.divergence(
-            fresh, self.penalised, prior, marginals=Marginals(locs, scales)
+            plain, self.penalised, prior, marginals=samples.marginals
         ).complexity
-        for name, (z, log_prob) in multipliers.items():
+        for name, (z, log_prob) in samples.multipliers.items():
             if name not in self.penalised:
                 continue
-            kernels = fresh[name].movedim(self.axes[name] + 1, -1).flatten(1, -2)
+            kernels = plain[name].movedim(self.axes[name] + 1, -1).flatten(1, -2)
             reverse = self._multiplier(name).reverse_log_prob(z, kernels)
             complexity = complexity + (log_prob - reverse).sum()
         return Cost(complexity)
+
+    def _draw(self, num_samples: int, sampling: Sampling) -> "_Draws":
+        locs, multipliers = self._scaled_means(num_samples)
+        scales = {
+            name: value.expand(num_samples, *value.shape) for name, value in self._scales().items()
+        }
+        samples = {name: draw_normal(loc, scales[name], sampling) for name, loc in locs.items()}
+        return _Draws(samples, Marginals(locs, scales), multipliers)
 
     def _scaled_means(self, num_samples: int) -> tuple[Params, dict[str, tuple[Tensor, Tensor]]]:
         """z ∘ loc of every tensor [S, *shape], and the z with their log densities."""
@@ -168,14 +169,29 @@ class MultiplicativeFlow(WeightDistribution):
         return locs, multipliers
 
     def _scales(self) -> Params:
+        # A smooth limit: at a hard one the gradient is zero, and no scale ever comes back.
+        limit = self.log_max_scale
         return {
-            # A smooth limit: at a hard one the gradient is zero, and no scale ever comes back.
-            name: (self.log_max_scale - F.softplus(self.log_max_scale - value)).exp()
+            name: (limit - F.softplus(limit - value)).exp()
             for name, value in self.raw_scale().items()
         }
 
     def _multiplier(self, name: str) -> MultiplierFlow:
         return cast(MultiplierFlow, self.multipliers[_key(name)])
+
+
+class _Draws(Params):
+    """Weight draws with the z they were made from."""
+
+    def __init__(
+        self,
+        samples: Params,
+        marginals: Marginals,
+        multipliers: dict[str, tuple[Tensor, Tensor]],
+    ):
+        super().__init__(samples)
+        self.marginals = marginals
+        self.multipliers = multipliers
 
 
 def _key(name: str) -> str:
