@@ -26,9 +26,9 @@ TOY_CORRECTED = {
         _CONVERGED, method="mnf", learning_rate=0.01, initial_scale=0.1, steps_per_epoch=15
     ),
     # One z for all tensors, since the layers' weights depend on each other given the data: with
-    # independent ones it is hardly closer to the reference than MAP. Few dimensions: with many,
-    # 30 draws do not fit the data in this time. Fewer draws let the estimate of the entropy pass
-    # for wide what is not, and the functions contract with longer training.
+    # independent ones it is hardly closer to the reference than MAP. Few dimensions: with eight
+    # or more the functions fit the data less well. With 10 draws a step instead of 30 they
+    # contract when trained for longer, away from the reference.
     "bbh": replace(
         _CONVERGED,
         method="bbh",
