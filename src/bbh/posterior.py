@@ -17,7 +17,6 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils.weight_norm import WeightNorm
 
 from bbh.batches import Inputs
-from bbh.kernels.convolutions import ConvolutionsAsProducts
 from bbh.likelihoods import Likelihood, P
 from bbh.params import Params, TensorTable, num_draws, size, trainable_parameters
 from bbh.priors import Prior
@@ -227,14 +226,12 @@ class Posterior(nn.Module, Generic[P]):
     def _vmap(
         self, inputs: Inputs, samples: Params, execution: Vmap, inputs_per_draw: bool
     ) -> Tensor:
-        batched = vmap(
+        return vmap(
             self._one,
             in_dims=(0 if inputs_per_draw else None, 0),
             randomness="different",
             chunk_size=execution.chunk_size,
-        )
-        with ConvolutionsAsProducts():
-            return batched(inputs, samples)
+        )(inputs, samples)
 
     def _one(self, inputs: Inputs, draw: Params) -> Tensor:
         for name, row in self.padding().items():

@@ -25,7 +25,7 @@ _TURNED = {"three": (3, 90), "one": (1, 90), "six": (6, 180)}
 _STEP = 10
 _FACTORS = 11
 _MIXED = (8, 3)
-_MOST_DRAWS = 100
+_MOST_DRAWS = 40
 
 
 def evaluation_arrays(
