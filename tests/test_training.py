@@ -243,9 +243,9 @@ class TestObjective:
         posterior = hypernet()
         forward, seen = posterior.forward, []
 
-        def spy(inputs, samples):
+        def spy(inputs, samples, **settings):
             seen.append(len(samples["0.weight"]))
-            return forward(inputs, samples)
+            return forward(inputs, samples, **settings)
 
         posterior.forward = spy
         history = fit(posterior, DataLoader(dataset(), 4), num_samples=5, likelihood_samples=number)

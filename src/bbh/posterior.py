@@ -231,7 +231,7 @@ class Posterior(nn.Module, Generic[P]):
             in_dims=(0 if inputs_per_draw else None, 0),
             randomness="different",
             chunk_size=execution.chunk_size,
-        )(inputs, samples)
+        )(inputs, dict(samples))  # draws that carry more than their weights are a kind of dict
 
     def _one(self, inputs: Inputs, draw: Params) -> Tensor:
         for name, row in self.padding().items():
