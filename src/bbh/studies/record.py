@@ -17,6 +17,7 @@ from bbh.checkpoints import atomic_path
 from bbh.version import __version__
 
 SCHEMA = 1
+PACKAGE = str(Path(__file__).parents[1])
 # More memory than one process's own driver context takes.
 _CONTEXT_BYTES = 1.5e9
 FILE_NAME = "record.json"
@@ -45,7 +46,7 @@ class Record:
         hardware: What it ran on.
         versions: Of the libraries.
         commit: Of the repository, if it ran from one.
-        dirty: Whether the tree had uncommitted changes.
+        dirty: Whether the package's sources had uncommitted changes.
         schema: Version of this format.
     """
 
@@ -61,7 +62,7 @@ class Record:
     hardware: dict[str, Any] = field(default_factory=lambda: hardware())
     versions: dict[str, str] = field(default_factory=lambda: versions())
     commit: str | None = field(default_factory=lambda: _git("rev-parse", "HEAD"))
-    dirty: bool = field(default_factory=lambda: bool(_git("status", "--porcelain")))
+    dirty: bool = field(default_factory=lambda: bool(_git("status", "--porcelain", "--", PACKAGE)))
     schema: int = SCHEMA
 
     def write(self, folder: Path, arrays: Mapping[str, np.ndarray] | None = None) -> Path:

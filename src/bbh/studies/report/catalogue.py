@@ -78,7 +78,7 @@ _ALL = (
         "NLL",
         "nats",
         "low",
-        3,
+        4,
         "Negative log likelihood of the test data: punishes being wrong and being falsely sure.",
         main=True,
     ),

@@ -55,8 +55,13 @@ def _facts(record: Record) -> tuple[tuple[str, str], ...]:
         ("Commit", f"{record.commit}{changes}" if record.commit else "not run from a repository"),
         ("Versions", _words(record.versions)),
         ("Hardware", hardware_words(record.hardware)),
-        ("Data", _words(record.data)),
+        ("Data", _words(known_data(record))),
     )
+
+
+def known_data(record: Record) -> dict[str, str]:
+    """Names and fingerprints; that results are of the test split goes without saying."""
+    return {k: v for k, v in record.data.items() if (k, v) != ("split", "test")}
 
 
 def hardware_words(hardware: dict[str, Any]) -> str:
@@ -65,8 +70,10 @@ def hardware_words(hardware: dict[str, Any]) -> str:
     >>> hardware_words({"machine": "x86_64", "cores": 2})
     'x86_64, 2 cores'
     """
-    rest = {name: value for name, value in hardware.items() if name not in _KNOWN}
+    rest = {k: v for k, v in hardware.items() if k not in _KNOWN and k != "gpu_shared"}
     words = [str(hardware[name]) + _KNOWN[name] for name in _KNOWN if hardware.get(name)]
+    if hardware.get("gpu_shared"):
+        words.append("shared with other processes")
     return ", ".join([*words, *([_words(rest)] if rest else [])]) or "not recorded"
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from bbh.studies.report.catalogue import METRICS, REFERENCES
 from bbh.studies.report.collect import Group
-from bbh.studies.report.reproduce import hardware_words
+from bbh.studies.report.reproduce import hardware_words, known_data
 from bbh.studies.report.tables import Mark, Table
 
 # Metric → what its best row is said to have.
@@ -37,7 +37,9 @@ def against_paper(table: Table) -> str:
 def provenance(group: Group) -> str:
     """On what the runs were made."""
     machines = sorted({hardware_words(record.hardware) for record in group.records})
-    data = sorted({" ".join(pair) for record in group.records for pair in record.data.items()})
+    data = sorted(
+        {" ".join(pair) for record in group.records for pair in known_data(record).items()}
+    )
     return f"Hardware: {'; '.join(machines)}. Data: {', '.join(data) or 'not recorded'}."
 
 
@@ -55,6 +57,8 @@ def caveats(group: Group, table: Table) -> list[str]:
     found = [_seeds(seeds)]
     if len(machines) > 1:
         found.append("Runs were made on different hardware: do not compare times.")
+    if any(record.hardware.get("gpu_shared") for record in records):
+        found.append("Runs shared their card with other processes: times say little.")
     if group.shared:
         found.append(f"All rows differ from the preset in {_list(group.shared)}.")
     if own:
