@@ -10,6 +10,8 @@ import bbh
 from kernels.test_neighbours import CASES
 from kernels.test_neighbours import compare as compare_neighbours
 from kernels.test_outer_adam import SETTINGS, SHAPES, compare
+from kernels.test_skinny import CASES as SKINNY
+from kernels.test_skinny import compare as compare_products
 from scenarios import BatchNormNet, LeNet, LSTMNet, SmallLeNet, TransformerNet, mlp, over_methods
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -133,3 +135,14 @@ def test_neighbour_kernel():
     from bbh.kernels.neighbours_triton import log_distances
 
     assert max(compare_neighbours(on_gpu, *case) for case in CASES) < 1e-4
+
+
+def test_skinny_kernels():
+    from bbh.kernels.skinny_triton import columns_product, rows_product
+
+    def on_gpu(product):
+        return lambda vectors, matrix: product(vectors.cuda(), matrix.cuda()).cpu()
+
+    for case in (*SKINNY, (5, 50_000, 512)):
+        error = compare_products(on_gpu(rows_product), on_gpu(columns_product), *case)
+        assert error < 1e-5

@@ -7,6 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from bbh.kernels.skinny import columns_product, rows_product
+
 _ATTRIBUTE = "gradient_factors"
 
 
@@ -60,14 +62,14 @@ class _OuterLinear(torch.autograd.Function):
     def forward(ctx: Any, features: Tensor, matrix: Tensor, collected: list[Factors]) -> Tensor:
         ctx.save_for_backward(features, matrix)
         ctx.collected = collected
-        return features @ matrix.T
+        return rows_product(features, matrix)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         features, matrix = ctx.saved_tensors
         (gradient,) = gradients
         ctx.collected.append(Factors(gradient.detach(), features.detach()))
-        return gradient @ matrix, None, None
+        return columns_product(gradient, matrix), None, None
 
 
 def total_norm(parameters: Iterable[Tensor]) -> Tensor:

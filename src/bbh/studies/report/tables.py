@@ -119,7 +119,11 @@ class Table:
 def build_table(group: Group, paper: Published, *, main: bool) -> Table:
     """The main table of a study, or that of its further metrics."""
     names = ordered((name for record in group.records for name in record.metrics), METRICS)
-    columns = tuple(one for one in map(metric, names) if one.main == main)
+    # Times on a card that was shared say little, and come with the further metrics.
+    aside = _TIMES if _shared(group) else ()
+    columns = tuple(
+        one for one in map(metric, names) if (one.main and one.name not in aside) == main
+    )
     cells = [_column(one, group, paper) for one in columns]
     rows = zip(group.rows, zip(*cells, strict=True), strict=True) if cells else ()
     return Table(columns, tuple(Row(runs, row) for runs, row in rows))
@@ -151,8 +155,7 @@ def _column(column: Metric, group: Group, paper: Published) -> list[Cell | None]
         ],
         column,
     )
-    shared = any(record.hardware.get("gpu_shared") for record in group.records)
-    if shared and column.name in _TIMES:
+    if column.name in _TIMES and _shared(group):
         best = set()  # whoever ran beside it made the difference
     return [
         None if one is None else _cell(column, runs, one, paper, best=i in best)
@@ -171,6 +174,10 @@ def _cell(column: Metric, runs: Runs, ours: Statistic, paper: Published, *, best
     if theirs is None:
         return Cell(text, ours, best=best)
     return Cell(text, ours, f"{theirs:,}", compare(ours, theirs, column), best)
+
+
+def _shared(group: Group) -> bool:
+    return any(record.hardware.get("gpu_shared") for record in group.records)
 
 
 def _statistic(runs: Runs, name: str) -> Statistic | None:

@@ -1,0 +1,36 @@
+"""Products with few vectors: Triton's interpreter against double precision."""
+
+import pytest
+import torch
+
+from kernels.interpreter import run_interpreted
+
+CASES = [
+    (samples, rows, columns)
+    for samples in (1, 2, 5, 8, 16)
+    for rows, columns in ((1, 1), (7, 5), (33, 64), (130, 100), (1100, 16))
+]
+
+
+def compare(rows_product, columns_product, samples, rows, columns):
+    """Largest relative error of the two products."""
+    torch.manual_seed(samples)
+    matrix = torch.randn(rows, columns)
+    features, left = torch.randn(samples, columns), torch.randn(samples, rows)
+    expected = features.double() @ matrix.double().T, left.double() @ matrix.double()
+    found = rows_product(features, matrix), columns_product(left, matrix)
+    return max(
+        ((mine.double() - other).norm() / other.norm()).item()
+        for mine, other in zip(found, expected, strict=True)
+    )
+
+
+def test_triton_kernels_through_their_interpreter():
+    pytest.importorskip("triton", reason="Triton is not installed")
+    error = run_interpreted(
+        "from kernels.test_skinny import *\n"
+        "from bbh.kernels.skinny_triton import columns_product, rows_product\n"
+        "print(max(compare(rows_product, columns_product, *case) for case in CASES))"
+    )
+    # Sums of up to 1,100 products in single precision.
+    assert float(error) < 1e-5
