@@ -1,7 +1,8 @@
 """Fills the tables of README and docs from the committed records: ``make tables``.
 
 Between ``<!-- table: mnist corrected -->`` and ``<!-- /table -->`` comes the table of that study
-and preset. With ``--check`` nothing is written, and a file out of date is an error.
+and preset, or with ``<!-- table: toy corrected noise_scale=3 -->`` that of another problem.
+With ``--check`` nothing is written, and a file out of date is an error.
 """
 
 import re
@@ -12,7 +13,7 @@ from bbh.studies.record import FILE_NAME, Record
 from bbh.studies.report import markdown_table
 
 ROOT = Path(__file__).parent.parent
-_BLOCK = re.compile(r"(<!-- table: (\S+) (\S+) -->\n).*?(<!-- /table -->)", re.DOTALL)
+_BLOCK = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- /table -->)", re.DOTALL)
 
 
 def main(root: Path = ROOT, *, check: bool = False) -> int:
@@ -35,8 +36,8 @@ def main(root: Path = ROOT, *, check: bool = False) -> int:
 
 
 def _filled(block: re.Match[str], records: list[Record]) -> str:
-    start, study, preset, end = block.groups()
-    table = markdown_table(records, study, preset)
+    start, words, end = block.groups()
+    table = markdown_table(records, *words.split())
     # Without records there is nothing to say: what stands there stays.
     return f"{start}\n{table}\n{end}" if table else block.group()
 

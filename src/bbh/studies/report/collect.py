@@ -16,6 +16,8 @@ from bbh.studies.presets import preset_config
 from bbh.studies.record import FILE_NAME, Record, RecordError, read_arrays
 from bbh.studies.report.catalogue import ROW_TITLES, STUDY_TITLES, ordered
 
+_PROBLEM = ("noise_scale", "split")
+
 
 @dataclass(frozen=True, eq=False)
 class Entry:
@@ -69,17 +71,19 @@ class Runs:
 
 @dataclass(frozen=True)
 class Group:
-    """All rows of one study and preset.
+    """All rows of one study and preset, on one problem.
 
     Attributes:
         study: Name.
         preset: Name.
+        problem: Settings that make other data of it than the preset's.
         shared: Settings in which all rows differ from the preset.
         rows: In the order of the catalogue.
     """
 
     study: str
     preset: str
+    problem: tuple[str, ...]
     shared: tuple[str, ...]
     rows: tuple[Runs, ...]
 
@@ -87,6 +91,11 @@ class Group:
     def title(self) -> str:
         """For people."""
         return STUDY_TITLES.get(self.study, self.study)
+
+    @property
+    def preset_title(self) -> str:
+        """The preset, and on which problem if not its own."""
+        return ", ".join([self.preset, *self.problem])
 
     @property
     def records(self) -> list[Record]:
@@ -133,14 +142,18 @@ def collect(folders: Sequence[Path]) -> list[Group]:
 
 
 def group(entries: Sequence[Entry]) -> list[Group]:
-    """Sorts records by study, preset and row, in the order of the catalogue."""
-    keys = {(entry.record.study, entry.record.preset) for entry in entries}
-    studies = ordered((study for study, _ in keys), STUDY_TITLES)
+    """Sorts records by study, preset, problem and row, in the order of the catalogue."""
+    keys = [(e.record.study, e.record.preset, problem_of(e.record)) for e in entries]
+    studies = ordered((study for study, _, _ in keys), STUDY_TITLES)
     return [
-        _group(study, preset, [e for e in entries if _key(e) == (study, preset)])
-        for study in studies
-        for preset in sorted(preset for name, preset in keys if name == study)
+        _group(key, [entry for entry, other in zip(entries, keys, strict=True) if other == key])
+        for key in sorted(set(keys), key=lambda key: (studies.index(key[0]), *key[1:]))
     ]
+
+
+def problem_of(record: Record) -> tuple[str, ...]:
+    """Settings that change what is to be learnt or measured: such runs cannot be compared."""
+    return tuple(s for s in changed_settings(record) if s.partition("=")[0] in _PROBLEM)
 
 
 def changed_settings(record: Record) -> tuple[str, ...]:
@@ -156,17 +169,13 @@ def changed_settings(record: Record) -> tuple[str, ...]:
     )
 
 
-def _key(entry: Entry) -> tuple[str, str]:
-    return entry.record.study, entry.record.preset
-
-
-def _group(study: str, preset: str, entries: Sequence[Entry]) -> Group:
+def _group(key: tuple[str, str, tuple[str, ...]], entries: Sequence[Entry]) -> Group:
     found: dict[tuple[str, str], dict[int, Entry]] = {}
     for entry in entries:
         record = entry.record
         # Runs of other settings are another row: their mean would be a mean of nothing.
-        row = found.setdefault((record.variant, json.dumps(record.config, sort_keys=True)), {})
-        earlier = row.setdefault(record.seed, entry)
+        seeds = found.setdefault((record.variant, json.dumps(record.config, sort_keys=True)), {})
+        earlier = seeds.setdefault(record.seed, entry)
         # As text, since what is not a number does not equal itself.
         if json.dumps(earlier.record.metrics) != json.dumps(record.metrics):
             raise RecordError(
@@ -174,19 +183,20 @@ def _group(study: str, preset: str, entries: Sequence[Entry]) -> Group:
                 "results: leave one of them out."
             )
     variants = ordered((variant for variant, _ in found), ROW_TITLES)
-    keys = sorted(found, key=lambda key: (variants.index(key[0]), key[1]))
-    settings = {key: changed_settings(next(iter(found[key].values())).record) for key in keys}
+    keys = sorted(found, key=lambda row: (variants.index(row[0]), row[1]))
+    settings = {row: changed_settings(next(iter(found[row].values())).record) for row in keys}
+    study, preset, problem = key
     shared = tuple(one for one in settings[keys[0]] if all(one in s for s in settings.values()))
     rows = tuple(
         Runs(
-            key[0],
-            settings[key],
-            tuple(one for one in settings[key] if one not in shared),
-            tuple(found[key][seed] for seed in sorted(found[key])),
+            row[0],
+            settings[row],
+            tuple(one for one in settings[row] if one not in shared),
+            tuple(found[row][seed] for seed in sorted(found[row])),
         )
-        for key in keys
+        for row in keys
     )
-    return Group(study, preset, shared, rows)
+    return Group(study, preset, problem, shared, rows)
 
 
 def _checked(path: Path) -> Record:

@@ -11,7 +11,15 @@ from bbh.checkpoints import atomic_path
 from bbh.studies.record import Record
 from bbh.studies.report import summary
 from bbh.studies.report.catalogue import METRICS, ordered
-from bbh.studies.report.collect import Entry, Group, Published, collect, group, published
+from bbh.studies.report.collect import (
+    Entry,
+    Group,
+    Published,
+    collect,
+    group,
+    problem_of,
+    published,
+)
 from bbh.studies.report.reproduce import Origin, origins
 from bbh.studies.report.tables import Mark, Table, build_table
 from bbh.version import __version__
@@ -42,7 +50,7 @@ class Section:
     @property
     def anchor(self) -> str:
         """Target of links, unique to the section."""
-        return slug(f"{self.group.study}-{self.group.preset}")
+        return slug(f"{self.group.study}-{self.group.preset_title}")
 
     @property
     def preset_words(self) -> str:
@@ -81,9 +89,17 @@ def write_report(folders: Sequence[Path], out: Path) -> Path:
     return out
 
 
-def markdown_table(records: Sequence[Record], study: str, preset: str) -> str:
-    """The main table of one study as Markdown, for README and docs; empty without records."""
-    chosen = [Entry(one) for one in records if (one.study, one.preset) == (study, preset)]
+def markdown_table(records: Sequence[Record], study: str, preset: str, *problem: str) -> str:
+    """The main table of one study as Markdown, for README and docs; empty without records.
+
+    Args:
+        records: Those of other studies, presets and problems are left out.
+        study: Name.
+        preset: Name.
+        problem: Settings that make other data of it, such as ``noise_scale=3``.
+    """
+    wanted = (study, preset, problem)
+    chosen = [Entry(one) for one in records if (one.study, one.preset, problem_of(one)) == wanted]
     if not chosen:
         return ""
     section = _section(group(chosen)[0])
