@@ -1149,3 +1149,61 @@ history = bbh.fit(posterior, [batch] * 3, epochs=1, num_data=55_000, progress=Fa
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
 """
     assert printed_number(script) < 12
+
+
+class TestAveraging:
+    def train(self, epochs, **options):
+        torch.manual_seed(0)
+        posterior = point()
+        fit(posterior, DataLoader(dataset(), 4), epochs, **options)
+        return posterior.state_dict()
+
+    def test_the_mean_of_the_last_epochs(self, tmp_path):
+        after = [self.train(epochs) for epochs in (2, 3, 4)]
+        averaged = self.train(4, average_epochs=3)
+        for name, value in averaged.items():
+            mean = torch.stack([state[name] for state in after]).mean(0)
+            torch.testing.assert_close(value, mean)
+
+    def test_one_epoch_is_the_last(self):
+        assert_same_state(self.train(3), self.train(3, average_epochs=1))
+
+    def test_goes_on_where_it_was(self, tmp_path):
+        path = tmp_path / "checkpoint"
+        whole = self.train(4, average_epochs=3)
+        # The same run, broken off after three epochs: their average is of two.
+        torch.manual_seed(0)
+        posterior = point()
+        with pytest.raises(KeyboardInterrupt):
+            fit(posterior, Interrupted(4, after=3), 4, average_epochs=3, checkpoint=path)
+        resumed = self.train(4, average_epochs=3, checkpoint=path, resume=True)
+        assert_same_state(whole, resumed)
+
+    @pytest.mark.parametrize(
+        ("options", "problem"),
+        [
+            ({"average_epochs": 3}, "there are 2 epochs"),
+            ({"average_epochs": -1}, "there are 2 epochs"),
+            (
+                {"average_epochs": 1, "patience": 1, "validation_loader": [0]},
+                "choose one",
+            ),
+        ],
+    )
+    def test_what_cannot_be(self, options, problem):
+        with pytest.raises(ValueError, match=problem):
+            fit(point(), DataLoader(dataset(), 4), 2, **options)
+
+
+class Interrupted(DataLoader):
+    """A loader that is interrupted after some epochs."""
+
+    def __init__(self, batch_size, after):
+        super().__init__(dataset(), batch_size)
+        self.left = after
+
+    def __iter__(self):
+        if self.left == 0:
+            raise KeyboardInterrupt
+        self.left -= 1
+        return super().__iter__()

@@ -26,6 +26,8 @@ class TrainingLoop:
         scheduler: Of the learning rate.
         schedule_each_step: Advance it every step instead of every epoch.
         patience: Epochs to wait for a better validation NLL; None keeps no best state.
+        average_from: Number of the first epoch whose parameters enter the average that training
+            ends with; None ends with the last ones.
     """
 
     def __init__(
@@ -35,6 +37,7 @@ class TrainingLoop:
         scheduler: LRScheduler | None,
         schedule_each_step: bool,
         patience: int | None,
+        average_from: int | None,
     ):
         if schedule_each_step and isinstance(scheduler, ReduceLROnPlateau):
             raise ValueError("ReduceLROnPlateau judges epochs: leave out schedule_each_step.")
@@ -45,6 +48,8 @@ class TrainingLoop:
         self.scheduler = scheduler
         self.schedule_each_step = schedule_each_step
         self.patience = patience
+        self.average_from = average_from
+        self.average: list[Tensor] = []
         self.records: list[EpochRecord] = []
         self.best_epoch: int | None = None
         self.best_state: dict[str, Tensor] = {}
@@ -97,6 +102,8 @@ class TrainingLoop:
             if metrics["nll"] < best:
                 self.best_epoch = record.epoch
                 self.best_state = checkpoints.detached_copy(self.posterior.state_dict())
+        if self.average_from is not None and record.epoch >= self.average_from:
+            self._add_to_average(record.epoch - self.average_from)
         if isinstance(self.scheduler, ReduceLROnPlateau):
             self.scheduler.step(metrics.get("nll", record.total))
         elif self.scheduler is not None and not self.schedule_each_step:
@@ -109,9 +116,13 @@ class TrainingLoop:
         return self.records[-1].epoch - (self.best_epoch or 0) >= self.patience
 
     def finish(self) -> History:
-        """Restores the best state, if one was kept."""
+        """Ends with the best state or the average, if one was kept."""
         if self.best_epoch is not None:
             self.posterior.load_state_dict(self.best_state)
+        if self.average_from is not None:
+            with torch.no_grad():
+                for parameter, mean in zip(self.posterior.parameters(), self.average, strict=True):
+                    parameter.copy_(mean)
         self.posterior.eval()
         return History(self.records, self.best_epoch)
 
@@ -127,6 +138,7 @@ class TrainingLoop:
             "records": [asdict(record) for record in self.records],
             "best_epoch": self.best_epoch,
             "best_state": self.best_state,
+            "average": self.average,
             "random": checkpoints.random_state(generators),
         }
 
@@ -149,6 +161,16 @@ class TrainingLoop:
         self.records = [EpochRecord(**record) for record in state["records"]]
         self.best_epoch = state["best_epoch"]
         self.best_state = state["best_state"]
+        self.average = [mean.to(self.stepper.fabric.device) for mean in state.get("average", [])]
+
+    @torch.no_grad()
+    def _add_to_average(self, number: int) -> None:
+        """The mean of ``number`` states becomes that of one more."""
+        parameters = list(self.posterior.parameters())
+        if number == 0:
+            self.average = [parameter.detach().clone() for parameter in parameters]
+        for mean, parameter in zip(self.average, parameters, strict=True):
+            mean.lerp_(parameter, 1 / (number + 1))
 
     def _kinds(self) -> list[str]:
         """Whose state is whose: one optimizer would take another's without a word."""

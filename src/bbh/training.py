@@ -47,6 +47,7 @@ def fit(
     validation_loader: Iterable[Any] | None = None,
     validation_samples: int = 10,
     patience: int | None = None,
+    average_epochs: int = 0,
     checkpoint: str | Path | None = None,
     checkpoint_seconds: float = 0.0,
     resume: bool = False,
@@ -76,6 +77,9 @@ def fit(
         validation_samples: Weight draws for that.
         patience: Stop after this many epochs without a better validation NLL. With a validation
             loader and ``patience``, the best epoch's state is restored at the end.
+        average_epochs: End with the mean of the parameters after each of the last so many epochs
+            (stochastic weight averaging, Izmailov et al. 2018) instead of the last ones. Networks
+            with batch norm need ``refresh_batch_norm`` then.
         checkpoint: File to write after every epoch.
         checkpoint_seconds: Write it at the earliest this long after the last time; for large
             posteriors, whose state takes longer to write than an epoch to train.
@@ -102,6 +106,10 @@ def fit(
         raise ValueError(f"epochs={epochs}: train for at least one.")
     if patience is not None and validation_loader is None:
         raise ValueError("patience needs a validation_loader to judge by.")
+    if not 0 <= average_epochs <= epochs:
+        raise ValueError(f"average_epochs={average_epochs}: there are {epochs} epochs.")
+    if average_epochs and patience is not None:
+        raise ValueError("patience keeps the best epoch and average_epochs a mean: choose one.")
     if resume and checkpoint is None:
         raise ValueError("resume=True needs checkpoint=, the file to go on from.")
     if schedule_each_step and scheduler is None:
@@ -125,7 +133,8 @@ def fit(
     stepper = make_stepper(posterior, objective, wrapped, fabric, settings, gradient_clip)
     schedule = scheduler(wrapped.optimizer) if scheduler else None
     annealing: Schedule = beta if callable(beta) else lambda _: beta
-    loop = TrainingLoop(stepper, annealing, schedule, schedule_each_step, patience)
+    average_from = epochs - average_epochs + 1 if average_epochs else None
+    loop = TrainingLoop(stepper, annealing, schedule, schedule_each_step, patience, average_from)
     if isinstance(train_loader, DataLoader):
         train_loader = fabric.setup_dataloaders(train_loader)
     path = None if checkpoint is None else Path(checkpoint)

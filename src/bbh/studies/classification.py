@@ -87,6 +87,7 @@ def run_once(
         temperature=config.temperature,
         likelihood_samples=config.likelihood_samples or None,
         gradient_clip=config.gradient_clip or None,
+        average_epochs=config.average_epochs,
         checkpoint=run.checkpoint,
         checkpoint_seconds=_checkpoint_seconds(posterior),
         resume=resume,

@@ -24,6 +24,8 @@ class Config:
         optimizer: adam, rmsprop, or rmsprop_tf: as TensorFlow 1 has it.
         learning_rate: Its step size at the start.
         cosine_decay: Let the learning rate fall to zero along half a cosine.
+        average_epochs: End with the mean of the parameters over this many last epochs; 0 for the
+            last ones.
         anneal_start: Epoch at which β leaves 0.
         anneal_end: Epoch at which β reaches 1; 0 for β = 1 throughout.
         falling_beta: Let β fall to 0 instead, as in the authors' toy notebook; toy study only.
@@ -62,6 +64,7 @@ class Config:
     optimizer: str = "adam"
     learning_rate: float = 1e-3
     cosine_decay: bool = False
+    average_epochs: int = 0
     anneal_start: float = 0.0
     anneal_end: float = 0.0
     falling_beta: bool = False
