@@ -7,6 +7,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from bbh.studies.datasets.download import resuming
 from bbh.studies.datasets.idx import DataError, read_idx
 
 _MNIST_MIRRORS = (
@@ -56,7 +57,10 @@ class Source:
         return read_idx(self.find(data_dir), self.shape)
 
     def fetch(self) -> Path:
-        """Downloads the file into the cache, atomically and checked, unless it is there."""
+        """Downloads the file into the cache unless it is there.
+
+        It appears there whole and checked or not at all; a download that broke off goes on.
+        """
         try:
             import pooch
         except ImportError as error:
@@ -65,13 +69,15 @@ class Source:
             ) from error
 
         problems: list[str] = []
+        folder, file_name = cache_dir() / self.folder, f"{self.name}.gz"
         for mirror in self.mirrors:
             try:
                 fetched = pooch.retrieve(
-                    url=f"{mirror}{self.name}.gz",
+                    url=f"{mirror}{file_name}",
                     known_hash=f"md5:{self.md5}",
-                    fname=f"{self.name}.gz",
-                    path=cache_dir() / self.folder,
+                    fname=file_name,
+                    path=folder,
+                    downloader=resuming(folder / f"{file_name}.part"),
                 )
             except Exception as error:  # requests, urllib3 and pooch each raise their own
                 problems.append(f"{mirror}: {type(error).__name__}")
