@@ -207,8 +207,8 @@ def run(
     - `bbh run mnist --method bbh --method map --seed 0 --seed 1 --epochs 20`
     - `bbh run mnist-noise --set learning_rate=3e-4 --out runs/faster`
     """
-    from bbh.studies.dry_run import show_plan
     from bbh.studies.runner import plan
+    from bbh.studies.terminal.dry_run import show_plan
 
     runs = plan(
         study,
@@ -313,7 +313,7 @@ def _execute(
     """Runs them and prints the table; the names of those that failed."""
     # Imported here so that --help and --version answer at once.
     from bbh.studies.runner import execute
-    from bbh.studies.tables import explanation, results_table, run_title
+    from bbh.studies.terminal.tables import explanation, results_table, run_title
 
     try:
         outcome = execute(runs, data=data, device=device, resume=resume, console=console)

@@ -14,10 +14,11 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 
+from bbh.studies.catalogue import METRICS, ROW_TITLES
 from bbh.studies.record import RecordError
 from bbh.studies.report import markdown_table, write_report
-from bbh.studies.report.catalogue import METRICS, ROW_TITLES
-from bbh.studies.report.collect import Entry, collect, group, published
+from bbh.studies.report.collect import Entry, collect, group
+from bbh.studies.report.published import published
 from bbh.studies.report.reproduce import command
 from bbh.studies.report.summary import caveats, findings
 from bbh.studies.report.tables import Mark, Statistic, build_table, compare

@@ -11,14 +11,14 @@ from bbh.history import EpochRecord
 from bbh.progress import Display
 from bbh.studies.build import build_posterior
 from bbh.studies.config import METHODS, Config, ConfigError
-from bbh.studies.dry_run import show_plan
 from bbh.studies.estimates import _likelihood, estimate, network_of
 from bbh.studies.presets import STUDIES, preset_configs, preset_names
-from bbh.studies.progress import StudyProgress, TimeLeft
 from bbh.studies.record import Record
 from bbh.studies.run import Run
 from bbh.studies.runner import plan
-from bbh.studies.tables import results_table
+from bbh.studies.terminal.dry_run import show_plan
+from bbh.studies.terminal.progress import StudyProgress, TimeLeft
+from bbh.studies.terminal.tables import results_table
 
 
 def make_run(variant: str = "map", seed: int = 0, epochs: int = 2) -> Run:

@@ -9,11 +9,13 @@ import torch
 from scipy import stats
 
 from bbh.predictive import RegressionPredictive
-from bbh.studies import toy
+from bbh.studies.networks import toy_network
 from bbh.studies.presets import preset_configs
 from bbh.studies.record import Record, read_arrays
 from bbh.studies.run import Run
-from bbh.studies.toy_data import load_toy, toy_network
+from bbh.studies.toy import measures
+from bbh.studies.toy import study as toy
+from bbh.studies.toy.data import load_toy
 
 ROWS = ["map", "ensemble", "bbb", "dropout", "mnf", "bbh", "nuts"]
 
@@ -45,14 +47,14 @@ def test_wasserstein_agrees_with_scipy_and_a_closed_form():
     random = np.random.default_rng(0)
     first, second = random.normal(size=(30, 4)), random.normal(1.0, 2.0, size=(47, 4))
     expected = [stats.wasserstein_distance(a, b) for a, b in zip(first.T, second.T, strict=True)]
-    assert np.allclose(toy.wasserstein(first, second), expected)
+    assert np.allclose(measures.wasserstein(first, second), expected)
     # A shift moves all mass by as much; a point is its mean distance away.
-    assert np.allclose(toy.wasserstein(first, first + 3), 3)
-    assert np.allclose(toy.wasserstein(np.zeros((1, 4)), first), np.abs(first).mean(0))
+    assert np.allclose(measures.wasserstein(first, first + 3), 3)
+    assert np.allclose(measures.wasserstein(np.zeros((1, 4)), first), np.abs(first).mean(0))
     # N(0, 1) and N(0, 2²): E|X|·(2 − 1) = √(2/π).
     normal = random.normal(size=(20_000, 1))
     doubled = 2 * random.normal(size=(20_000, 1))
-    assert toy.wasserstein(normal, doubled)[0] == pytest.approx(np.sqrt(2 / np.pi), abs=0.03)
+    assert measures.wasserstein(normal, doubled)[0] == pytest.approx(np.sqrt(2 / np.pi), abs=0.03)
 
 
 def test_measures_of_a_known_gaussian():
@@ -62,7 +64,7 @@ def test_measures_of_a_known_gaussian():
     # Quantiles of N(0, 1) instead of random draws, so that nothing here is left to chance.
     spread = torch.special.ndtri((torch.arange(1000) + 0.5) / 1000).view(-1, 1, 1)
     draws = everywhere**3 - 1.8 + spread
-    found = toy.measure(predictive_of(draws, 9.0), data)
+    found = measures.measure(predictive_of(draws, 9.0), data)
     assert found["coverage_inside"] == found["coverage_outside"] == 1
     assert found["rmse"] == pytest.approx(1.8, abs=0.01)
     assert found["observation_coverage_inside"] == pytest.approx(0.95, abs=0.03)
@@ -72,9 +74,9 @@ def test_measures_of_a_known_gaussian():
     assert found["nll_outside"] == pytest.approx(expected, abs=0.07)
     # Two spreads away the truth is outside, and only beyond the data.
     moved = torch.where(everywhere.abs() > 4, draws - 0.6, draws)
-    found = toy.measure(predictive_of(moved, 9.0), data)
+    found = measures.measure(predictive_of(moved, 9.0), data)
     assert (found["coverage_inside"], found["coverage_outside"]) == (1, 0)
-    apart = toy.distances(predictive_of(moved, 9.0), predictive_of(draws, 9.0), data)
+    apart = measures.distances(predictive_of(moved, 9.0), predictive_of(draws, 9.0), data)
     assert apart["distance_to_nuts_inside"] == pytest.approx(0, abs=1e-4)
     # A third of the grid is outside, and 0.6 away.
     assert apart["distance_to_nuts"] == pytest.approx(0.2, abs=0.01)
@@ -115,7 +117,7 @@ def test_a_run_writes_a_record_and_what_figures_need(method, tmp_path):
     arrays = read_arrays(tmp_path)
     num_draws = {"map": 1, "ensemble": 10}.get(method, 20)
     shapes = {name: value.shape for name, value in arrays.items()}
-    levels = len(toy.QUANTILE_LEVELS)
+    levels = len(measures.QUANTILE_LEVELS)
     assert shapes == {
         **dict.fromkeys(("grid", "truth", "mean", "std"), (500,)),
         **dict.fromkeys(("train_x", "train_y"), (20,)),

@@ -13,9 +13,8 @@ from bbh.studies.config import Config
 from bbh.studies.datasets.digits import NUM_TRAIN as NUM_DIGITS
 from bbh.studies.datasets.mnist import NUM_VALIDATION
 from bbh.studies.datasets.sources import MNIST
-from bbh.studies.networks import LeNet, digits_network
+from bbh.studies.networks import LeNet, digits_network, toy_network
 from bbh.studies.run import Run
-from bbh.studies.toy_data import toy_network
 
 _BYTES = 4
 # A weight, its gradient, and what the optimiser remembers of it.

@@ -34,3 +34,8 @@ def digits_network() -> nn.Module:
         nn.ReLU(),
         nn.Linear(64, 10),
     )
+
+
+def toy_network() -> nn.Module:
+    """1 → 100 ReLU → 1, the same for all methods and the reference; 301 weights."""
+    return nn.Sequential(nn.Linear(1, 100), nn.ReLU(), nn.Linear(100, 1))

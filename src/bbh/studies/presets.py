@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 from bbh.studies.config import Config, ConfigError
-from bbh.studies.toy_presets import TOY_CORRECTED, TOY_LEGACY
+from bbh.studies.toy.presets import TOY_CORRECTED, TOY_LEGACY
 
 # As the paper's text describes its MNIST runs: Adam, constant rates, 100 epochs of batches of 100.
 _MNIST_PAPER = {

@@ -9,17 +9,17 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from bbh.studies import toy
 from bbh.studies.build import check_words
-from bbh.studies.classification import Study, run_once
 from bbh.studies.config import Config, ConfigError
 from bbh.studies.datasets import load_digits, load_mnist
 from bbh.studies.estimates import network_of, steps_per_epoch
+from bbh.studies.images.study import Study, run_once
 from bbh.studies.presets import preset_config, preset_configs, preset_names
-from bbh.studies.progress import StudyProgress, duration
 from bbh.studies.record import FILE_NAME, Record
 from bbh.studies.run import Run
-from bbh.studies.tables import headline
+from bbh.studies.terminal.progress import StudyProgress, duration
+from bbh.studies.terminal.tables import headline
+from bbh.studies.toy import study as toy
 
 DEVICES = ("auto", "cpu", "cuda")
 

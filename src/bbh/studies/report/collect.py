@@ -1,20 +1,18 @@
 """Finds records, checks them, and sorts them into tables and rows."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from functools import cached_property
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bbh.studies.catalogue import ROW_TITLES, STUDY_TITLES, ordered
 from bbh.studies.config import ConfigError
 from bbh.studies.presets import preset_config
 from bbh.studies.record import FILE_NAME, Record, RecordError, read_arrays
-from bbh.studies.report.catalogue import ROW_TITLES, STUDY_TITLES, ordered
 
 _PROBLEM = ("noise_scale", "split")
 
@@ -101,25 +99,6 @@ class Group:
     def records(self) -> list[Record]:
         """Of all rows."""
         return [record for row in self.rows for record in row.records]
-
-
-@dataclass(frozen=True)
-class Published:
-    """A table of the paper. Decimals keep the digits that were printed, hence the rounding."""
-
-    source: str
-    rows: Mapping[str, Mapping[str, Decimal]]
-
-    def get(self, variant: str, metric: str) -> Decimal | None:
-        """The published number, if there is one."""
-        return self.rows.get(variant, {}).get(metric)
-
-
-def published(study: str) -> Published:
-    """What the paper printed for this study; an empty table where it has none."""
-    text = resources.files("bbh.studies").joinpath("published.json").read_text(encoding="utf-8")
-    content = json.loads(text, parse_float=Decimal, parse_int=Decimal).get(study)
-    return Published(**content) if content else Published("", {})
 
 
 def collect(folders: Sequence[Path]) -> list[Group]:

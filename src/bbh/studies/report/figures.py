@@ -10,10 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import NullFormatter
 
 from bbh import metrics
+from bbh.studies.catalogue import METRICS
 from bbh.studies.report import drawing
-from bbh.studies.report.catalogue import METRICS
-from bbh.studies.report.collect import Group, Published, Runs
+from bbh.studies.report.collect import Group, Runs
 from bbh.studies.report.drawing import Style
+from bbh.studies.report.published import Published
 from bbh.studies.report.tables import Table
 
 Drawn = tuple[Runs, Style, dict[str, np.ndarray]]

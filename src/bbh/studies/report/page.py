@@ -8,18 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from bbh.checkpoints import atomic_path
+from bbh.studies.catalogue import METRICS, ordered
 from bbh.studies.record import Record
 from bbh.studies.report import summary
-from bbh.studies.report.catalogue import METRICS, ordered
-from bbh.studies.report.collect import (
-    Entry,
-    Group,
-    Published,
-    collect,
-    group,
-    problem_of,
-    published,
-)
+from bbh.studies.report.collect import Entry, Group, collect, group, problem_of
+from bbh.studies.report.published import Published, published
 from bbh.studies.report.reproduce import Origin, origins
 from bbh.studies.report.tables import Mark, Table, build_table
 from bbh.version import __version__

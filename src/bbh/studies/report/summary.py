@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from bbh.studies.report.catalogue import METRICS, REFERENCES
+from bbh.studies.catalogue import METRICS, REFERENCES
 from bbh.studies.report.collect import Group
 from bbh.studies.report.reproduce import hardware_words, known_data
 from bbh.studies.report.tables import Mark, Table

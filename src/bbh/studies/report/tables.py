@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
 
-from bbh.studies.report.catalogue import METRICS, REFERENCES, Metric, metric, ordered
-from bbh.studies.report.collect import Group, Published, Runs
+from bbh.studies.catalogue import METRICS, REFERENCES, Metric, metric, ordered
+from bbh.studies.report.collect import Group, Runs
+from bbh.studies.report.published import Published
 
 # Two standard deviations: about one run in twenty lies further out by chance.
 _NOISE_WIDTH = 2.0

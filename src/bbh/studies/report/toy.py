@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
+from bbh.studies.catalogue import METRICS
 from bbh.studies.report import drawing
-from bbh.studies.report.catalogue import METRICS
 from bbh.studies.report.collect import Group, Runs
 from bbh.studies.report.drawing import Style
 from bbh.studies.report.figures import Picture, with_arrays

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 import bbh
 from bbh.predictive import ClassPredictive
 from bbh.studies.datasets import ImageData
+from bbh.studies.images.measures import as_bytes
 
 # The test images of the authors' code; of other data the first of each class is taken.
 _MNIST_INDICES = {1: 202, 3: 270, 6: 217, 8: 391}
@@ -49,7 +50,7 @@ def evaluation_arrays(
     for name, (shown, positions) in inputs.items():
         last = first + len(shown)
         word = "factors" if name == "mixing" else "angles"
-        arrays[f"{name}_images"] = (shown[:, 0] * 255).round().byte().numpy()
+        arrays[f"{name}_images"] = as_bytes(shown)
         arrays[f"{name}_{word}"] = positions.numpy()
         arrays[f"{name}_probabilities"] = draws[:, first:last]
         first = last

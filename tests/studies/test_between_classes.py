@@ -7,7 +7,13 @@ import torch
 
 import bbh
 from bbh.studies import datasets
-from bbh.studies.evaluations import digit_index, evaluation_arrays, evaluation_images, mix, rotate
+from bbh.studies.images.between_classes import (
+    digit_index,
+    evaluation_arrays,
+    evaluation_images,
+    mix,
+    rotate,
+)
 from bbh.studies.networks import digits_network
 
 

@@ -5,18 +5,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 import bbh
-from bbh import metrics
 from bbh.predictive import ClassPredictive
 from bbh.progress import Display
 from bbh.studies.build import build_beta, build_optimizer, build_posterior, build_scheduler
 from bbh.studies.datasets import ImageData
-from bbh.studies.evaluations import evaluation_arrays
+from bbh.studies.images.between_classes import evaluation_arrays
+from bbh.studies.images.measures import figure_arrays, measure
 from bbh.studies.record import FILE_NAME, Record
 from bbh.studies.run import Run
 
@@ -24,7 +23,6 @@ from bbh.studies.run import Run
 # generator's state is 2.7 GB.
 _CHECKPOINT_SECONDS = 60.0
 _BYTES_PER_SECOND = 200e6
-NUM_EXAMPLES = 24
 
 
 @dataclass(frozen=True)
@@ -128,71 +126,8 @@ def _checkpoint_seconds(posterior: bbh.Posterior[Any]) -> float:
     return max(_CHECKPOINT_SECONDS, 20 * state / _BYTES_PER_SECOND)
 
 
-def measure(
-    posterior: bbh.Posterior[Any],
-    inside: ClassPredictive,
-    outside: ClassPredictive,
-    labels: Tensor,
-) -> dict[str, float]:
-    """Quality on the test images, and how outliers differ."""
-    classes = inside.mean.shape[1]
-    wrong = inside.labels != labels
-    return {
-        **posterior.likelihood.metrics(inside, labels),
-        "entropy_auc": metrics.entropy_auc(inside.entropy, classes),
-        "outlier_entropy_auc": metrics.entropy_auc(outside.entropy, classes),
-        "entropy_auc_histogram": metrics.entropy_auc_histogram(inside.entropy, classes),
-        "outlier_entropy_auc_histogram": metrics.entropy_auc_histogram(outside.entropy, classes),
-        "ood_auroc": metrics.auroc(inside.entropy, outside.entropy),
-        "ood_aupr": metrics.aupr(inside.entropy, outside.entropy),
-        "ood_fpr95": metrics.fpr_at_95_tpr(inside.entropy, outside.entropy),
-        "ood_auroc_mi": metrics.auroc(inside.mutual_information, outside.mutual_information),
-        "ood_aupr_mi": metrics.aupr(inside.mutual_information, outside.mutual_information),
-        "ood_fpr95_mi": metrics.fpr_at_95_tpr(
-            inside.mutual_information, outside.mutual_information
-        ),
-        "risk_coverage_area": metrics.risk_coverage_area(inside.entropy, wrong),
-    }
-
-
-def figure_arrays(
-    data: ImageData, inside: ClassPredictive, outside: ClassPredictive
-) -> dict[str, np.ndarray]:
-    """What figures are drawn from: one number per image, and the images worth looking at.
-
-    Half precision: a figure needs no more, and records are kept in the repository.
-    """
-    confidence = inside.mean.max(1).values
-    # The most doubtful of the test images, and the outliers the posterior is surest about.
-    doubtful = inside.entropy.argsort(descending=True)[:NUM_EXAMPLES]
-    fooled = outside.entropy.argsort()[:NUM_EXAMPLES]
-    return {
-        "entropy": _half(inside.entropy),
-        "mutual_information": _half(inside.mutual_information),
-        "outlier_entropy": _half(outside.entropy),
-        "outlier_mutual_information": _half(outside.mutual_information),
-        "confidence": confidence.cpu().numpy(),  # single precision: reliability lives near one
-        "correct": (inside.labels == data.test_labels).cpu().numpy(),
-        "doubtful_images": _bytes(data.test_images[doubtful]),
-        "doubtful_labels": data.test_labels[doubtful].numpy(),
-        "doubtful_predictions": inside.labels[doubtful].cpu().numpy(),
-        "doubtful_entropy": _half(inside.entropy[doubtful]),
-        "fooled_images": _bytes(data.outlier_images[fooled]),
-        "fooled_predictions": outside.labels[fooled].cpu().numpy(),
-        "fooled_entropy": _half(outside.entropy[fooled]),
-    }
-
-
 def peak_memory_bytes(device: torch.device) -> int:
     """Of the card since ``run_once`` began; on a CPU of the process so far."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def _half(values: Tensor) -> np.ndarray:
-    return values.half().cpu().numpy()
-
-
-def _bytes(images: Tensor) -> np.ndarray:
-    return (images[:, 0] * 255).round().byte().cpu().numpy()

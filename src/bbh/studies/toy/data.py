@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from bbh.studies.datasets.sources import fingerprint
 
@@ -71,11 +71,6 @@ def load_toy(noise_scale: float) -> ToyData:
         outer_targets=_column(outer**3 + noise[1]),
         fingerprint=fingerprint(_column(inputs), _column(targets)),
     )
-
-
-def toy_network() -> nn.Module:
-    """1 → 100 ReLU → 1, the same for all methods and the reference; 301 weights."""
-    return nn.Sequential(nn.Linear(1, 100), nn.ReLU(), nn.Linear(100, 1))
 
 
 def _column(values: np.ndarray) -> Tensor:

@@ -15,11 +15,12 @@ import bbh
 from bbh.checkpoints import atomic_path
 from bbh.params import Params
 from bbh.priors import Normal
+from bbh.studies.networks import toy_network
 from bbh.studies.record import versions
-from bbh.studies.reference import NutsSettings, convergence, nuts
-from bbh.studies.toy_data import ToyData, toy_network
+from bbh.studies.toy.data import ToyData
+from bbh.studies.toy.nuts import NutsSettings, convergence, nuts
 
-_FOLDER = Path(__file__).parent / "nuts"
+_FOLDER = Path(__file__).parent / "references"
 # On one core: two minutes at noise 9, eight at noise 3.
 _SETTINGS = NutsSettings(chains=4, warmup=250, draws=300)
 # Of each chain; 600 draws stay below a megabyte.
@@ -102,7 +103,7 @@ def sample_reference(
 
 def _name(noise_scale: float, prior_scale: float) -> str:
     # Ends in a suffix to be replaced, since 0.5 holds a dot.
-    return f"toy-noise-{noise_scale:g}-prior-{prior_scale:g}.json"
+    return f"noise-{noise_scale:g}-prior-{prior_scale:g}.json"
 
 
 def _pyro_version() -> str:

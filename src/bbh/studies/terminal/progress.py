@@ -10,7 +10,7 @@ from rich.table import Column
 
 from bbh.history import EpochRecord
 from bbh.studies.run import Run
-from bbh.studies.tables import run_title
+from bbh.studies.terminal.tables import run_title
 
 # Eyes need no more than five pictures a second, and a log file no more than a line a minute.
 _REFRESH_SECONDS = 0.2

@@ -8,7 +8,7 @@ from rich.table import Table
 from bbh.studies.estimates import differences, estimate
 from bbh.studies.presets import preset_config
 from bbh.studies.run import Run
-from bbh.studies.tables import title
+from bbh.studies.terminal.tables import title
 
 
 def show_plan(runs: Sequence[Run], console: Console) -> None:

@@ -10,13 +10,11 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-import numpy as np
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
 import bbh
-from bbh import metrics
 from bbh.history import History
 from bbh.objective import Schedule
 from bbh.params import Params
@@ -24,15 +22,15 @@ from bbh.predictive import RegressionPredictive
 from bbh.priors import Normal
 from bbh.progress import Display
 from bbh.studies.build import build_beta, build_optimizer, build_posterior, build_scheduler
-from bbh.studies.classification import peak_memory_bytes
 from bbh.studies.config import Config
+from bbh.studies.images.study import peak_memory_bytes
+from bbh.studies.networks import toy_network
 from bbh.studies.record import FILE_NAME, Record
 from bbh.studies.run import Run
-from bbh.studies.toy_data import INSIDE, ToyData, load_toy, toy_network
-from bbh.studies.toy_reference import Reference, read_reference, sample_reference
+from bbh.studies.toy.data import ToyData, load_toy
+from bbh.studies.toy.measures import distances, figure_arrays, measure
+from bbh.studies.toy.reference import Reference, read_reference, sample_reference
 
-QUANTILE_LEVELS = (0.025, 0.16, 0.25, 0.5, 0.75, 0.84, 0.975)
-_SHOWN_DRAWS = 20
 _LONGEST_HISTORY = 200
 # Pieces that fit a processor's cache are four times faster than gigabytes at once.
 _MEMORY_LIMIT = 64 * 2**20
@@ -123,79 +121,6 @@ def falling_beta(step: float) -> float:
     return min(1.0, max(0.0, 10 / (step + 1) - 2))
 
 
-def measure(predictive: RegressionPredictive, data: ToyData) -> dict[str, float]:
-    """Quality of the functions and of predicted observations, among the data and beyond them.
-
-    Args:
-        predictive: For the grid, the test inputs and the outer inputs, in this order.
-        data: What it is compared with.
-    """
-    grid, test, outer = _parts(predictive, data)
-    inside = _inside(data)
-    mean, truth = grid.mean, data.truth
-    covered = _covered(grid, truth)
-    return {
-        "rmse": metrics.rmse(mean, truth),
-        "rmse_inside": metrics.rmse(mean[inside], truth[inside]),
-        "nll": metrics.gaussian_mixture_nll(test.locs, test.scales, data.test_targets),
-        "nll_outside": metrics.gaussian_mixture_nll(outer.locs, outer.scales, data.outer_targets),
-        "coverage_inside": float(covered[inside].float().mean()),
-        "coverage_outside": float(covered[~inside].float().mean()),
-        "observation_coverage_inside": observation_coverage(test, data.test_targets),
-        "observation_coverage_outside": observation_coverage(outer, data.outer_targets),
-    }
-
-
-def distances(
-    predictive: RegressionPredictive, exact: RegressionPredictive, data: ToyData
-) -> dict[str, float]:
-    """Wasserstein-1 distance between two beliefs about the function, averaged over the grid."""
-    draws, exact_draws = (_functions(_parts(one, data)[0]) for one in (predictive, exact))
-    distance = wasserstein(draws, exact_draws)
-    return {
-        "distance_to_nuts": float(distance.mean()),
-        "distance_to_nuts_inside": float(distance[_inside(data).numpy()].mean()),
-    }
-
-
-def wasserstein(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Exact W₁ = ∫ |F − G| between two samples, [S, points] and [T, points], at every point.
-
-    >>> wasserstein(np.array([[0.0], [2.0]]), np.array([[3.0]]))
-    array([2.])
-    """
-    both = np.concatenate([first, second])
-    order = both.argsort(axis=0)
-    ordered = np.take_along_axis(both, order, axis=0)
-    of_first = order < len(first)
-    difference = of_first.cumsum(0) / len(first) - (~of_first).cumsum(0) / len(second)
-    return (np.abs(difference[:-1]) * np.diff(ordered, axis=0)).sum(0)
-
-
-def observation_coverage(predictive: RegressionPredictive, targets: Tensor) -> float:
-    """Share of observations within the central 95 % of the predictive mixture, noise included."""
-    standardised = (targets - predictive.locs) / predictive.scales
-    level = torch.special.ndtr(standardised.double()).mean(0)
-    return float(((level >= 0.025) & (level <= 0.975)).float().mean())
-
-
-def figure_arrays(predictive: RegressionPredictive, data: ToyData) -> dict[str, np.ndarray]:
-    """What the figure is drawn from; spread and quantiles are the functions', without noise."""
-    functions = _functions(_parts(predictive, data)[0])
-    arrays = {
-        "grid": data.grid[:, 0].numpy(),
-        "truth": data.truth[:, 0].numpy(),
-        "mean": functions.mean(0),
-        "std": functions.std(0),
-        "quantiles": np.quantile(functions, QUANTILE_LEVELS, axis=0),
-        "quantile_levels": np.array(QUANTILE_LEVELS),
-        "draws": functions[:_SHOWN_DRAWS],
-        "train_x": data.train_inputs[:, 0].numpy(),
-        "train_y": data.train_targets[:, 0].numpy(),
-    }
-    return {name: values.astype(np.float32) for name, values in arrays.items()}
-
-
 def _record_reference(run: Run, data: ToyData) -> Record:
     config = run.config
     reference = None
@@ -270,31 +195,6 @@ def _predict(
     )
 
 
-def _parts(predictive: RegressionPredictive, data: ToyData) -> list[RegressionPredictive]:
-    sizes = [len(one) for one in (data.grid, data.test_inputs, data.outer_inputs)]
-    parts = zip(predictive.locs.split(sizes, 1), predictive.scales.split(sizes, 1), strict=True)
-    return [
-        RegressionPredictive(locs.mean(0), predictive.num_samples, locs, scales)
-        for locs, scales in parts
-    ]
-
-
 def _slice(predictive: RegressionPredictive, draws: slice) -> RegressionPredictive:
     locs, scales = predictive.locs[draws], predictive.scales[draws]
     return RegressionPredictive(locs.mean(0), len(locs), locs, scales)
-
-
-def _functions(grid: RegressionPredictive) -> np.ndarray:
-    return grid.locs.squeeze(-1).double().numpy()
-
-
-def _covered(grid: RegressionPredictive, truth: Tensor) -> Tensor:
-    """Where the truth lies within the central 95 % of the functions, observation noise aside."""
-    levels = torch.tensor([0.025, 0.975])
-    lower, upper = grid.locs.squeeze(-1).quantile(levels, dim=0)
-    true = truth.squeeze(-1)
-    return (lower <= true) & (true <= upper)
-
-
-def _inside(data: ToyData) -> Tensor:
-    return data.grid.squeeze(-1).abs() <= INSIDE

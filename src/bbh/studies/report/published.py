@@ -1,0 +1,26 @@
+"""The paper's own numbers, which ``published.json`` holds."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Published:
+    """A table of the paper. Decimals keep the digits that were printed, hence the rounding."""
+
+    source: str
+    rows: Mapping[str, Mapping[str, Decimal]]
+
+    def get(self, variant: str, metric: str) -> Decimal | None:
+        """The published number, if there is one."""
+        return self.rows.get(variant, {}).get(metric)
+
+
+def published(study: str) -> Published:
+    """What the paper printed for this study; an empty table where it has none."""
+    text = Path(__file__).with_name("published.json").read_text(encoding="utf-8")
+    content = json.loads(text, parse_float=Decimal, parse_int=Decimal).get(study)
+    return Published(**content) if content else Published("", {})

@@ -1,0 +1,1 @@
+"""The toy regression study."""
