@@ -137,6 +137,68 @@ def test_what_cannot_be_recorded_runs_as_usual(monkeypatch):
     assert (group["lr"], group["capturable"]) == (1e-3, False)
 
 
+def test_a_step_by_itself_does_not_follow_one_that_failed(recorded):
+    inputs = torch.randn(38, 1, 6, 6)
+    inputs[25:30] = torch.nan
+    posterior = bbh.methods.maximum_a_posteriori(BatchNormNet(), bbh.likelihoods.Categorical())
+    # Three batches warm up, four are recorded of which the third fails; the short last one is not.
+    with pytest.raises(bbh.DivergedError, match="step 6: the nll is nan"):
+        fit(posterior, loader(inputs), True, epochs=1)
+    assert len(recorded) == 4
+    # Five batches went well, and only they may have left a trace.
+    (seen,) = [value for value in posterior.statistics() if not value.is_floating_point()]
+    assert seen == 5
+
+
+def test_a_loader_that_runs_dry_is_empty(recorded):
+    posterior = bbh.methods.maximum_a_posteriori(mlp(), bbh.likelihoods.Categorical())
+    batches = iter([(torch.randn(5, 4), torch.arange(5) % 3)] * 6)
+    with pytest.raises(ValueError, match="the training loader is empty"):
+        fit(posterior, batches, True, epochs=2, num_data=30)
+
+
+def test_settings_that_change_every_step_are_not_recorded(recorded):
+    posterior = bbh.methods.maximum_a_posteriori(mlp(), bbh.likelihoods.Categorical())
+    other = copy.deepcopy(posterior)
+    inputs = torch.randn(20, 4)
+
+    def one_cycle(optimizer):  # moves Adam's first beta along with its rate
+        return torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.01, total_steps=13)
+
+    settings = {"epochs": 3, "scheduler": one_cycle, "schedule_each_step": True}
+    _, weights = fit(posterior, loader(inputs), False, **settings)
+    _, others = fit(other, loader(inputs), True, **settings)
+    # The fourth step is recorded; the fifth has other numbers.
+    assert len(recorded) == 1
+    for name, value in weights.items():
+        torch.testing.assert_close(value, others[name], rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [dict, tuple])
+def test_inputs_of_several_tensors_are_recorded(kind, recorded):
+    class Sum(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(4, 3)
+
+        def forward(self, first, second):
+            return self.linear(first - second)
+
+    parts, targets = torch.randn(6, 2, 5, 4), torch.arange(5) % 3
+    batches = [
+        {"first": first, "second": second, "labels": targets, "weights": torch.arange(5.0)}
+        if kind is dict
+        else ((first, second), targets)
+        for first, second in parts
+    ]
+    posterior = bbh.methods.maximum_a_posteriori(Sum(), bbh.likelihoods.Categorical())
+    other = copy.deepcopy(posterior)
+    first, _ = fit(posterior, batches, False, epochs=1, num_data=30)
+    second, _ = fit(other, batches, True, epochs=1, num_data=30)
+    assert len(recorded) == 3
+    torch.testing.assert_close(torch.tensor(first), torch.tensor(second), rtol=1e-4, atol=1e-5)
+
+
 class BatchNormless(torch.nn.Sequential):
     def __init__(self):
         super().__init__(torch.nn.Linear(4, 3))

@@ -43,6 +43,7 @@ class GraphStepper(Stepper):
         self._seen: dict[Any, int] = {}
         self._recorded: dict[Any, tuple[list[Tensor], Replay]] = {}
         self._state: _DeviceState | None = None
+        self._recorded_numbers: list[Any] = []
         self._refused = False
         self._since_look = 0
 
@@ -54,6 +55,9 @@ class GraphStepper(Stepper):
             moved = move(moved, self.fabric.device)
             leaves, shape = _signature(moved, self.fabric.device)
         if leaves is None or not self._ready(shape, moved):
+            # Such a step asks the device anyway, and must not come after one that failed.
+            if self._since_look:
+                self._look()
             return super().step(moved, beta)
         buffers, replay = self._recorded[shape]
         for buffer, leaf in zip(buffers, leaves, strict=True):
@@ -72,7 +76,7 @@ class GraphStepper(Stepper):
         if self._state is not None:
             self._look()
             sums, number = self._state.take_sums()
-            for name, value in sums.items():
+            for name, value in sums.items() if number else ():
                 self._sums[name] = self._sums.get(name, 0.0) + value
             self._summed += number
         return super().means()
@@ -87,6 +91,8 @@ class GraphStepper(Stepper):
         super().close()
 
     def _ready(self, shape: Any, batch: Batch) -> bool:
+        if self._recorded and not self._refused and self._numbers() != self._recorded_numbers:
+            self._refuse("the optimizer's settings change from step to step")
         if self._refused or shape in self._recorded:
             return not self._refused
         self._seen[shape] = self._seen.get(shape, 0) + 1
@@ -96,9 +102,12 @@ class GraphStepper(Stepper):
             self._recorded[shape] = self._record(batch)
         except RuntimeError as error:
             # A value was asked for, or memory is short: nothing was computed, nothing is lost.
-            self._refused = True
-            logger.info("training without CUDA graphs: %s", error)
+            self._refuse(error)
         return not self._refused
+
+    def _refuse(self, reason: object) -> None:
+        self._refused = True
+        logger.info("training without CUDA graphs: %s", reason)
 
     def _record(self, batch: Batch) -> tuple[list[Tensor], Replay]:
         leaves, structure = _flatten(batch)
@@ -111,15 +120,16 @@ class GraphStepper(Stepper):
         state = self._state
         # Rates are read from the device by the recorded step, and are plain numbers to schedules,
         # checkpoints and everyone else.
-        rates = [group["lr"] for group in self._groups()]
+        before = [{key: group[key] for key in ("lr", "capturable")} for group in self._groups()]
+        self._recorded_numbers = self._numbers()
         for group, rate in zip(self._groups(), state.rates, strict=True):
             group.update(lr=rate.tensor, capturable=True)
         self.optimizer.zero_grad(set_to_none=True)
         try:
             return buffers, record(lambda: self._device_step(fixed, state))
         finally:
-            for group, rate in zip(self._groups(), rates, strict=True):
-                group.update(lr=rate, capturable=False)
+            for group, own in zip(self._groups(), before, strict=True):
+                group.update(own)
 
     def _device_step(self, batch: Batch, state: "_DeviceState") -> None:
         """All of a step, without a value going to the host."""
@@ -151,6 +161,12 @@ class GraphStepper(Stepper):
             raise DivergedError(name, self.count + 1, value)
         self._state.taken.zero_()
         return terms
+
+    def _numbers(self) -> list[Any]:
+        """What is a constant in a recorded step, and what some schedules change: betas, say."""
+        return [
+            [group[key] for key in ("betas", "eps", "weight_decay")] for group in self._groups()
+        ]
 
     def _groups(self) -> list[dict[str, Any]]:
         return self.optimizer.optimizer.param_groups
@@ -238,7 +254,8 @@ def record(work: Replay) -> Replay:
     generator = torch.cuda.default_generators[device]
     before = generator.clone_state()
     try:
-        with torch.cuda.graph(graph):
+        # Threads that pin the next batches in memory may go on meanwhile.
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             work()
     except RuntimeError:
         # A recording that breaks off leaves the generator waiting for its end.

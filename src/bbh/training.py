@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Sized
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,8 @@ def fit(
         resume: Go on from that file if it exists; on a CPU the result is bit for bit that of an
             uninterrupted run.
         fabric: Lightning Fabric for devices, precision and distribution; None takes one device.
+        cuda_graph: On a CUDA device, record a step once and replay it. What a network decides on
+            the host (layers left out at random, say) is then decided once: pass False for it.
         progress: Show a progress bar, or what to show steps and epochs with.
         log_dir: Write TensorBoard logs there.
 
@@ -131,49 +134,52 @@ def fit(
     graphs = cuda_graph and can_record(fabric, wrapped.optimizer)
     make_stepper = GraphStepper if graphs else Stepper
     stepper = make_stepper(posterior, objective, wrapped, fabric, settings, gradient_clip)
-    schedule = scheduler(wrapped.optimizer) if scheduler else None
-    annealing: Schedule = beta if callable(beta) else lambda _: beta
-    average_from = epochs - average_epochs + 1 if average_epochs else None
-    loop = TrainingLoop(stepper, annealing, schedule, schedule_each_step, patience, average_from)
-    if isinstance(train_loader, DataLoader):
-        train_loader = fabric.setup_dataloaders(train_loader)
-    path = None if checkpoint is None else Path(checkpoint)
-    generators = checkpoints.loader_generators(train_loader)
-    if path is not None and path.exists():
-        if not resume:
-            raise FileExistsError(
-                f"{path} exists. Pass resume=True to go on from it, or another checkpoint path."
-            )
-        loop.restore(checkpoints.read(path), generators, path)
-    else:
-        stepper.pretrain()
-    steps_per_epoch = _length(train_loader)
-    written = time.perf_counter()
-    visible, log_dir = (progress, log_dir) if fabric.is_global_zero else (False, None)
-    with make_display(visible, epochs, steps_per_epoch, log_dir) as show:
-        while len(loop.records) < epochs and not loop.out_of_patience():
-            started = time.perf_counter()
-            means = loop.epoch(train_loader, steps_per_epoch, show)
-            metrics: dict[str, float] = {}
-            if validation_loader is not None:
-                metrics = evaluate(posterior, validation_loader, validation_samples)
-                # Draws differ between processes, and all must stop in the same epoch.
-                metrics = fabric.broadcast(metrics)
-            loop.finish_epoch(means, metrics, time.perf_counter() - started)
-            show.epoch(loop.records[-1])
-            due = time.perf_counter() - written >= checkpoint_seconds
-            if path is not None and due and fabric.is_global_zero:
-                checkpoints.write(path, loop.state(generators))
-                written = time.perf_counter()
-            fabric.barrier()
-        stepper.close()
-        history = loop.finish()
-        if history.best_epoch is not None:
-            nll = history[history.best_epoch - 1].validation["nll"]
-            show.note(
-                f"stopped after epoch {len(history)}, restored epoch {history.best_epoch} "
-                f"(validation nll {nll:.4g})"
-            )
+    # However training ends: a posterior must not go on collecting factors nobody reads.
+    with closing(stepper):
+        schedule = scheduler(wrapped.optimizer) if scheduler else None
+        annealing: Schedule = beta if callable(beta) else lambda _: beta
+        average_from = epochs - average_epochs + 1 if average_epochs else None
+        loop = TrainingLoop(
+            stepper, annealing, schedule, schedule_each_step, patience, average_from
+        )
+        if isinstance(train_loader, DataLoader):
+            train_loader = fabric.setup_dataloaders(train_loader)
+        path = None if checkpoint is None else Path(checkpoint)
+        generators = checkpoints.loader_generators(train_loader)
+        if path is not None and path.exists():
+            if not resume:
+                raise FileExistsError(
+                    f"{path} exists. Pass resume=True to go on from it, or another checkpoint path."
+                )
+            loop.restore(checkpoints.read(path), generators, path)
+        else:
+            stepper.pretrain()
+        steps_per_epoch = _length(train_loader)
+        written = time.perf_counter()
+        visible, log_dir = (progress, log_dir) if fabric.is_global_zero else (False, None)
+        with make_display(visible, epochs, steps_per_epoch, log_dir) as show:
+            while len(loop.records) < epochs and not loop.out_of_patience():
+                started = time.perf_counter()
+                means = loop.epoch(train_loader, steps_per_epoch, show)
+                metrics: dict[str, float] = {}
+                if validation_loader is not None:
+                    metrics = evaluate(posterior, validation_loader, validation_samples)
+                    # Draws differ between processes, and all must stop in the same epoch.
+                    metrics = fabric.broadcast(metrics)
+                loop.finish_epoch(means, metrics, time.perf_counter() - started)
+                show.epoch(loop.records[-1])
+                due = time.perf_counter() - written >= checkpoint_seconds
+                if path is not None and due and fabric.is_global_zero:
+                    checkpoints.write(path, loop.state(generators))
+                    written = time.perf_counter()
+                fabric.barrier()
+            history = loop.finish()
+            if history.best_epoch is not None:
+                nll = history[history.best_epoch - 1].validation["nll"]
+                show.note(
+                    f"stopped after epoch {len(history)}, restored epoch {history.best_epoch} "
+                    f"(validation nll {nll:.4g})"
+                )
     return history
 
 

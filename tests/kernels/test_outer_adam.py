@@ -158,6 +158,15 @@ def test_large_output_layers_are_factored_and_given_back():
     assert all(p.grad is not None for p in posterior.parameters())
 
 
+def test_training_that_broke_off_gives_them_back():
+    posterior, data = posterior_and_data()
+    broken = [(torch.full((6, 4), torch.nan), torch.arange(6) % 3)]
+    with pytest.raises(bbh.DivergedError):
+        bbh.fit(posterior, broken, epochs=1, num_data=24, progress=False)
+    bbh.free_energy(posterior, data[0], num_data=24).total.backward()
+    assert all(p.grad is not None for p in posterior.parameters())
+
+
 def test_checkpoints_serve_either_optimizer(tmp_path):
     posterior, data = posterior_and_data()
     optimizer = make_adam(posterior, posterior.parameters())
