@@ -1,8 +1,11 @@
 """The fused nearest-neighbour sums: Triton's interpreter against sorting in double precision."""
 
+import math
+
 import pytest
 import torch
 
+from bbh.kernels import neighbours_cpu
 from bbh.kernels.neighbours import sum_log_distances, sum_log_distances_plain
 from kernels.interpreter import run_interpreted
 
@@ -42,15 +45,67 @@ def compare(fused, samples, prior, neighbours, weights):
     )
 
 
+def hidden(fused):
+    """Draws that are no ordinary numbers, of which the sum says nothing."""
+    found = []
+    for value in (torch.nan, torch.inf, -torch.inf, 1e25):
+        for draw in (0, 4):
+            values = torch.randn(5, 7)
+            values[draw, 3] = value
+            if fused(values, None, FLOOR, 3)[0].isfinite():
+                found.append((value, draw))
+    return found
+
+
+def test_without_a_compiler():
+    # Differences of numbers of size 0.1 that are 1e-3 apart: a thousand times the rounding.
+    assert max(compare(neighbours_cpu.log_distances, *case) for case in CASES) < 1e-4
+
+
+def test_blocks_are_put_together(monkeypatch):
+    monkeypatch.setattr(neighbours_cpu, "_BLOCK", 7)
+    assert compare(neighbours_cpu.log_distances, 5, 5, 1, 33) < 1e-4
+
+
+@pytest.mark.parametrize("size", range(1, 17))
+def test_network_sorts_every_order_of_zeros_and_ones(size):
+    # The zero-one principle (Knuth): what sorts those sorts everything.
+    rows = list(torch.arange(2**size).unsqueeze(0) >> torch.arange(size).unsqueeze(1) & 1)
+    for low, high in neighbours_cpu.network(size):
+        rows[low], rows[high] = (
+            torch.minimum(rows[low], rows[high]),
+            torch.maximum(rows[low], rows[high]),
+        )
+    stacked = torch.stack(rows)
+    assert torch.equal(stacked, stacked.sort(0).values)
+
+
+def test_a_value_between_two_references_takes_one_of_them():
+    values, reference = torch.tensor([[0.5], [3.0]]), torch.tensor([[0.0], [1.0]])
+    total, gradient = neighbours_cpu.log_distances(values, reference, 1e-6, 1)
+    # log(0.5 / 2.5) + log(2 / 2.5).
+    assert total.item() == pytest.approx(math.log(0.2) + math.log(0.8), abs=1e-5)
+    # d/dx of log|x − 0| − 2 log(y − x) at 0.5, and of log(y − 1) − 2 log(y − x) at 3.
+    assert gradient.flatten().tolist() == pytest.approx([2 + 0.8, 0.5 - 0.8], abs=1e-4)
+
+
 def test_triton_kernel_through_its_interpreter():
     pytest.importorskip("triton", reason="Triton is not installed")
-    errors = run_interpreted(
+    error, unseen = run_interpreted(
+        "import warnings\n"
         "from kernels.test_neighbours import *\n"
         "from bbh.kernels.neighbours_triton import log_distances\n"
-        "print(max(compare(log_distances, *case) for case in CASES))"
-    )
+        "print(max(compare(log_distances, *case) for case in CASES))\n"
+        "warnings.simplefilter('ignore')\n"  # NumPy's, of infinite differences
+        "print(hidden(log_distances))"
+    ).splitlines()
     # Differences of numbers of size 0.1 that are 1e-3 apart: a thousand times the rounding.
-    assert float(errors) < 1e-4
+    assert float(error) < 1e-4
+    assert unseen == "[]"
+
+
+def test_draws_that_are_no_numbers_are_seen():
+    assert hidden(lambda *arguments: (sum_log_distances_plain(*arguments),)) == []
 
 
 def test_equal_draws_stay_finite():

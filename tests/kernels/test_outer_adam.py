@@ -14,7 +14,7 @@ SHAPES = [(1, 1), (3, 5), (17, 64), (130, 33), (64, 512), (9, 700), (2, 1030)]
 SETTINGS = [
     AdamSettings(0.9, 0.999, 1e-8, 0.0, False),
     AdamSettings(0.9, 0.999, 1e-5, 0.1, False),
-    AdamSettings(0.5, 0.9, 1e-5, 0.1, True),
+    AdamSettings(0.0, 0.9, 1e-5, 0.1, True),
 ]
 STEPS = 3
 

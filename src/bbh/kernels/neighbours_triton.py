@@ -79,6 +79,9 @@ def _log_distances(
         outer = 1.0 / ((ratio + _TINY) * (nu + _TINY))
         own = outer * gap / rho
         factor = -outer * ratio / nu
+    # Among squares that are all infinite or not numbers the smallest may be a lane that is no
+    # neighbour, and the term look harmless: a draw that far out must be seen by whoever looks.
+    term = tl.where(4.0 * x * x < float("inf"), term, float("nan"))
     total = tl.sum(tl.sum(tl.where(inside, term, 0.0), axis=1), axis=0)
     tl.store(sums + tl.program_id(0), total)
     # A step apart moves both: the draw away from its neighbour, the neighbour away from it.

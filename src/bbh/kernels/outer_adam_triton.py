@@ -104,11 +104,16 @@ def launch(
         RANK=len(left),
         BETA1=settings.beta1,
         BETA2=settings.beta2,
-        LOG_BETA1=math.log(settings.beta1),
-        LOG_BETA2=math.log(settings.beta2),
+        LOG_BETA1=_log(settings.beta1),
+        LOG_BETA2=_log(settings.beta2),
         EPS=settings.eps,
         WEIGHT_DECAY=settings.weight_decay,
         DECOUPLED=settings.decoupled,
         BLOCK_ROWS=block_rows,
         BLOCK_COLUMNS=block_columns,
     )
+
+
+def _log(beta: float) -> float:
+    """Also of zero, which Adam allows: a moment that is the gradient itself."""
+    return math.log(beta) if beta > 0 else -math.inf
