@@ -78,13 +78,14 @@ def test_a_run_writes_a_record_that_can_be_read_again(tmp_path):
 
 
 def test_an_interrupted_run_goes_on_with_the_command_it_prints(tmp_path, monkeypatch):
+    from bbh.studies import training
     from bbh.studies.images import study
 
     arguments = [*MAP, "--epochs", "3", "--set", "prior_scale=2"]
     whole = runner.invoke(app, [*arguments, "--out", str(tmp_path / "whole")])
     assert whole.exit_code == 0, whole.output
 
-    real = study.DeviceBatches.__iter__
+    real = study.ShuffledBatches.__iter__
     epochs = []
 
     def interrupted(self):
@@ -93,8 +94,8 @@ def test_an_interrupted_run_goes_on_with_the_command_it_prints(tmp_path, monkeyp
             raise KeyboardInterrupt
         return real(self)
 
-    monkeypatch.setattr(study, "_CHECKPOINT_SECONDS", 0.0)
-    monkeypatch.setattr(study.DeviceBatches, "__iter__", interrupted)
+    monkeypatch.setattr(training, "_CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(study.ShuffledBatches, "__iter__", interrupted)
     stopped = runner.invoke(app, [*arguments, "--out", str(tmp_path / "some parts")])
     assert stopped.exit_code == 130
     (line,) = [line for line in stopped.output.splitlines() if "to go on: " in line]
@@ -138,7 +139,7 @@ def test_rerunning_leaves_no_record_that_looks_finished(tmp_path, monkeypatch):
     def interrupted(self):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(study.DeviceBatches, "__iter__", interrupted)
+    monkeypatch.setattr(study.ShuffledBatches, "__iter__", interrupted)
     assert runner.invoke(app, arguments).exit_code == 130
     assert not list(tmp_path.rglob("record.json"))
 

@@ -9,9 +9,10 @@ from rich.console import Console
 
 from bbh.history import EpochRecord
 from bbh.progress import Display
-from bbh.studies.build import build_posterior
+from bbh.studies.build import build_likelihood, build_posterior
 from bbh.studies.config import METHODS, Config, ConfigError
-from bbh.studies.estimates import _likelihood, estimate, network_of
+from bbh.studies.estimates import estimate
+from bbh.studies.networks import network_of
 from bbh.studies.presets import STUDIES, preset_configs, preset_names
 from bbh.studies.record import Record
 from bbh.studies.run import Run
@@ -75,14 +76,18 @@ class TestEstimates:
         for run in plan(study):
             if run.config.method == "nuts":
                 continue
-            posterior = build_posterior(run.config, network_of(study), _likelihood(run))
+            posterior = build_posterior(
+                run.config, network_of(study), build_likelihood(study, run.config)
+            )
             built = sum(parameter.numel() for parameter in posterior.parameters())
             assert estimate(run).parameters == built, run.variant
 
     def test_critics_count(self):
         (run,) = plan("digits", variants=["bbh"], settings=["divergence=adversarial"])
         (without,) = plan("digits", variants=["bbh"])
-        posterior = build_posterior(run.config, network_of("digits"), _likelihood(run))
+        posterior = build_posterior(
+            run.config, network_of("digits"), build_likelihood("digits", run.config)
+        )
         built = sum(parameter.numel() for parameter in posterior.parameters())
         assert estimate(run).parameters == built > estimate(without).parameters
 

@@ -9,6 +9,8 @@ import torch
 from scipy import stats
 
 from bbh.predictive import RegressionPredictive
+from bbh.studies import training
+from bbh.studies.build import build_beta
 from bbh.studies.networks import toy_network
 from bbh.studies.presets import preset_configs
 from bbh.studies.record import Record, read_arrays
@@ -84,10 +86,10 @@ def test_measures_of_a_known_gaussian():
 
 def test_legacy_beta_is_the_notebook_s():
     config = preset_configs("toy", "legacy")["bbh"]
-    beta = toy.toy_beta(config, num_data=20)
+    beta = build_beta(config, 20, config.steps_per_epoch)
     assert callable(beta)
     assert [beta(float(step)) for step in range(6)] == [20, 20, 20, 10, 0, 0]
-    corrected = toy.toy_beta(preset_configs("toy", "corrected")["bbh"], num_data=20)
+    corrected = build_beta(preset_configs("toy", "corrected")["bbh"], 20, 40)
     assert callable(corrected)
     assert corrected(0.0) == 0
     assert corrected(1000.0) == 1
@@ -126,10 +128,6 @@ def test_a_run_writes_a_record_and_what_figures_need(method, tmp_path):
         "draws": (num_draws, 500),
     }
     assert {value.dtype for value in arrays.values()} == {np.dtype("float32")}
-    # A finished run is read back.
-    written = (tmp_path / "record.json").stat().st_mtime_ns
-    assert toy.run_once(run, device="cpu", resume=True, progress=False) == read
-    assert (tmp_path / "record.json").stat().st_mtime_ns == written
 
 
 def test_another_noise_level_has_no_distance_to_a_reference_it_lacks(tmp_path):
@@ -146,3 +144,25 @@ def test_long_histories_are_thinned_to_their_end(tmp_path, monkeypatch):
     run = Run("toy", "map", "corrected", 0, config, tmp_path)
     history = toy.run_once(run, device="cpu", progress=False).history
     assert [entry["epoch"] for entry in history] == [2, 5, 8, 11, 14, 17, 20, 23, 26]
+
+
+def test_an_interrupted_run_goes_on(tmp_path, monkeypatch):
+    config = replace(preset_configs("toy", "corrected")["bbb"], epochs=3, anneal_end=1.0)
+    whole, broken = (Run("toy", "bbb", "corrected", 0, config, tmp_path / name) for name in "ab")
+    expected = toy.run_once(whole, device="cpu", progress=False)
+    real = toy.FullBatches.__iter__
+    epochs = []
+
+    def interrupted(self):
+        epochs.append(1)
+        if len(epochs) == 3:
+            raise KeyboardInterrupt
+        return real(self)
+
+    monkeypatch.setattr(training, "_CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(toy.FullBatches, "__iter__", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        toy.run_once(broken, device="cpu", progress=False)
+    found = toy.run_once(broken, device="cpu", resume=True, progress=False)
+    assert len(epochs) == 4
+    assert found.metrics["distance_to_nuts"] == expected.metrics["distance_to_nuts"]

@@ -12,7 +12,8 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler
 import bbh
 from bbh import divergences, generators, methods
 from bbh.divergences.base import check_num_samples
-from bbh.likelihoods import Likelihood
+from bbh.likelihoods import Categorical, Gaussian, Likelihood
+from bbh.objective import Schedule
 from bbh.optimizers import make_adam
 from bbh.priors import Normal
 from bbh.studies import legacy
@@ -26,6 +27,11 @@ def build_posterior(
     """The posterior a configuration describes, over a freshly initialised network."""
     build = _choice("method", config.method, _METHODS)
     return build(config, make_network, likelihood, Normal(config.prior_scale))
+
+
+def build_likelihood(study: str, config: Config) -> Likelihood[Any]:
+    """Regression with known noise in the toy study, classification in all others."""
+    return Gaussian(config.noise_scale) if study == "toy" else Categorical()
 
 
 def check_words(config: Config) -> None:
@@ -52,8 +58,11 @@ def build_scheduler(config: Config) -> Callable[[Optimizer], LRScheduler] | None
     return partial(CosineAnnealingLR, T_max=config.epochs) if config.cosine_decay else None
 
 
-def build_beta(config: Config) -> float | bbh.Linear:
+def build_beta(config: Config, num_data: int, steps_per_epoch: int) -> float | Schedule:
     """Annealing of the complexity."""
+    if config.falling_beta:
+        # The authors' KL is not divided by N, ours is.
+        return lambda epoch: num_data * legacy.falling_beta(epoch * steps_per_epoch)
     if config.anneal_end == 0:
         return 1.0
     return bbh.Linear(config.anneal_start, config.anneal_end)

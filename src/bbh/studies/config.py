@@ -28,7 +28,7 @@ class Config:
             last ones.
         anneal_start: Epoch at which β leaves 0.
         anneal_end: Epoch at which β reaches 1; 0 for β = 1 throughout.
-        falling_beta: Let β fall to 0 instead, as in the authors' toy notebook; toy study only.
+        falling_beta: Let β fall to 0 instead, as in the authors' toy notebook.
         temperature: Constant factor on the complexity.
         gradient_clip: Largest norm of the gradient; 0 for none.
         prior_scale: Standard deviation of the Gaussian prior.

@@ -1,19 +1,22 @@
 """What a run will take: parameters, memory, steps. Nothing is trained, no data are read."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
-from bbh.likelihoods import Categorical, Gaussian, Likelihood
 from bbh.params import Shapes, size
-from bbh.studies.build import build_divergence, build_generator, build_posterior
+from bbh.studies.build import (
+    build_divergence,
+    build_generator,
+    build_likelihood,
+    build_posterior,
+)
 from bbh.studies.config import Config
 from bbh.studies.datasets.digits import NUM_TRAIN as NUM_DIGITS
 from bbh.studies.datasets.mnist import NUM_VALIDATION
 from bbh.studies.datasets.sources import MNIST
-from bbh.studies.networks import LeNet, digits_network, toy_network
+from bbh.studies.networks import network_of
 from bbh.studies.run import Run
 
 _BYTES = 4
@@ -57,11 +60,6 @@ def estimate(run: Run) -> Estimate:
     )
 
 
-def network_of(study: str) -> Callable[[], nn.Module]:
-    """What makes a study's network."""
-    return {"toy": toy_network, "digits": digits_network}.get(study, LeNet)
-
-
 def steps_per_epoch(run: Run) -> int:
     """Batches in a pass over the study's training data; the reference takes no steps."""
     if run.config.method == "nuts":
@@ -75,17 +73,13 @@ def _num_parameters(run: Run, shapes: Shapes) -> int:
     config = run.config
     if config.method == "nuts":
         return 0
+    likelihood = build_likelihood(run.study, config)
     if config.method != "bbh":
-        posterior = build_posterior(config, network_of(run.study), _likelihood(run))
-        return _count(posterior)
+        return _count(build_posterior(config, network_of(run.study), likelihood))
     # Counted, not built: a layer-wise generator of LeNet fills a gigabyte.
     helper = build_divergence(config).helper(shapes)
     generated = build_generator(config).num_parameters(shapes, config.noise_dim)
-    return generated + (0 if helper is None else _count(helper)) + _count(_likelihood(run))
-
-
-def _likelihood(run: Run) -> Likelihood[Any]:
-    return Gaussian(run.config.noise_scale) if run.study == "toy" else Categorical()
+    return generated + (0 if helper is None else _count(helper)) + _count(likelihood)
 
 
 def _count(module: nn.Module) -> int:

@@ -20,6 +20,15 @@ from bbh.studies.networks import LeNet
 from bbh.weights import MultiplicativeFlow, Particles
 
 
+def falling_beta(step: float) -> float:
+    """The toy notebook's: the KL is on for four steps and then off for good.
+
+    >>> [falling_beta(step) for step in range(5)]
+    [1.0, 1.0, 1.0, 0.5, 0.0]
+    """
+    return min(1.0, max(0.0, 10 / (step + 1) - 2))
+
+
 class TensorFlowRMSprop(Optimizer):
     """RMSProp as TensorFlow 1 has it, which is not PyTorch's.
 

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from bbh.checkpoints import atomic_path
+from bbh.studies.run import Run
 from bbh.version import __version__
 
 SCHEMA = 1
@@ -64,6 +65,27 @@ class Record:
     commit: str | None = field(default_factory=lambda: _git("rev-parse", "HEAD"))
     dirty: bool = field(default_factory=lambda: bool(_git("status", "--porcelain", "--", PACKAGE)))
     schema: int = SCHEMA
+
+    @staticmethod
+    def of(
+        run: Run,
+        *,
+        metrics: dict[str, float],
+        history: list[dict[str, Any]],
+        data: dict[str, str],
+    ) -> "Record":
+        """What a run was and what came of it, here and now."""
+        return Record(
+            study=run.study,
+            variant=run.variant,
+            method=run.config.method,
+            preset=run.preset,
+            seed=run.seed,
+            config=asdict(run.config),
+            metrics=metrics,
+            history=history,
+            data=data,
+        )
 
     def write(self, folder: Path, arrays: Mapping[str, np.ndarray] | None = None) -> Path:
         """Writes ``record.json`` into the folder, and what figures need into ``arrays.npz``.

@@ -12,8 +12,8 @@ from rich.console import Console
 from bbh.studies.build import check_words
 from bbh.studies.config import Config, ConfigError
 from bbh.studies.datasets import load_digits, load_mnist
-from bbh.studies.estimates import network_of, steps_per_epoch
-from bbh.studies.images.study import Study, run_once
+from bbh.studies.estimates import steps_per_epoch
+from bbh.studies.images import study as images
 from bbh.studies.presets import preset_config, preset_configs, preset_names
 from bbh.studies.record import FILE_NAME, Record
 from bbh.studies.run import Run
@@ -110,18 +110,24 @@ def execute(
         for run in runs:
             progress.begin()
             started = time.monotonic()
-            finished = resume and (run.folder / FILE_NAME).exists()
+            path = run.folder / FILE_NAME
+            finished = resume and path.exists()
             if not resume:
                 # An interruption from here on must leave nothing that looks finished.
                 run.checkpoint.unlink(missing_ok=True)
-                (run.folder / FILE_NAME).unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
             try:
-                record = train(run, device=device, resume=resume, progress=progress)
+                record = (
+                    Record.read(path)
+                    if finished
+                    else train(run, device=device, resume=resume, progress=progress)
+                )
             except (FloatingPointError, MemoryError, torch.OutOfMemoryError) as error:
                 reason = str(error).split(". ")[0]
                 outcome.failures.append(Failure(run, reason))
                 progress.end(f"failed, {reason}", trained=False)
                 continue
+            run.checkpoint.unlink(missing_ok=True)
             outcome.records.append(record)
             state = "was there" if finished else duration(time.monotonic() - started)
             progress.end(f"{headline(record)} ({state})", trained=not finished)
@@ -131,8 +137,8 @@ def execute(
 def _trainer(study: str, data: Path | None) -> Callable[..., Record]:
     if study == "toy":
         return toy.run_once
-    images = load_digits() if study == "digits" else load_mnist(data)
-    return partial(run_once, Study(study, images, network_of(study)))
+    loaded = load_digits() if study == "digits" else load_mnist(data)
+    return partial(images.run_once, data=loaded)
 
 
 def _check(config: Config) -> None:

@@ -7,29 +7,25 @@ can be measured.
 """
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor
 
 import bbh
 from bbh.history import History
-from bbh.objective import Schedule
 from bbh.params import Params
 from bbh.predictive import RegressionPredictive
 from bbh.priors import Normal
 from bbh.progress import Display
-from bbh.studies.build import build_beta, build_optimizer, build_posterior, build_scheduler
-from bbh.studies.config import Config
-from bbh.studies.images.study import peak_memory_bytes
 from bbh.studies.networks import toy_network
-from bbh.studies.record import FILE_NAME, Record
+from bbh.studies.record import Record
 from bbh.studies.run import Run
 from bbh.studies.toy.data import ToyData, load_toy
 from bbh.studies.toy.measures import distances, figure_arrays, measure
 from bbh.studies.toy.reference import Reference, read_reference, sample_reference
+from bbh.studies.training import peak_memory, train
 
 _LONGEST_HISTORY = 200
 # Pieces that fit a processor's cache are four times faster than gigabytes at once.
@@ -61,64 +57,28 @@ def run_once(
 ) -> Record:
     """Trains and measures one posterior, or looks the reference up, and writes its record.
 
-    With ``resume`` a finished run is read back. Runs take seconds, so there are no checkpoints.
+    With ``resume`` an interrupted run goes on from its checkpoint.
     """
-    config, path = run.config, run.folder / FILE_NAME
-    if resume and path.exists():
-        return Record.read(path)
+    config = run.config
     data = load_toy(config.noise_scale)
     if config.method == "nuts":
         return _record_reference(run, data)
-    torch.manual_seed(run.seed)
-    fabric = Fabric(accelerator=device, devices=1)
-    if fabric.device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(fabric.device)
-    likelihood = bbh.likelihoods.Gaussian(config.noise_scale)
-    posterior = build_posterior(config, toy_network, likelihood)
-    inputs, targets = (one.to(fabric.device) for one in (data.train_inputs, data.train_targets))
-    history = bbh.fit(
-        posterior,
-        FullBatches(inputs, targets, config.steps_per_epoch),
-        epochs=config.epochs,
-        num_data=len(inputs),
-        optimizer=build_optimizer(config, posterior),
-        scheduler=build_scheduler(config),
-        beta=toy_beta(config, len(inputs)),
-        temperature=config.temperature,
-        likelihood_samples=config.likelihood_samples or None,
-        gradient_clip=config.gradient_clip or None,
-        fabric=fabric,
+    trained = train(
+        run,
+        data.train_inputs,
+        data.train_targets,
+        partial(FullBatches, steps=config.steps_per_epoch),
+        device=device,
+        resume=resume,
         progress=progress,
     )
-    seconds = sum(epoch.seconds for epoch in history)
-    predictive = _predict(posterior, data, config.prediction_samples)
+    predictive = _predict(trained.posterior, data, config.prediction_samples)
     reference = read_reference(config.noise_scale, config.prior_scale)
-    found = measure(predictive, data) | {
-        "seconds": seconds,
-        "steps_per_second": history[-1].step / seconds,
-        "parameters": float(sum(p.numel() for p in posterior.parameters())),
-        "peak_memory_bytes": float(peak_memory_bytes(fabric.device)),
-    }
+    found = measure(predictive, data) | trained.effort
     if reference is not None:
         exact = _predict_reference(reference, data, config.prior_scale)
         found |= distances(predictive, exact, data)
-    return _write(run, data, predictive, found, _thinned(history))
-
-
-def toy_beta(config: Config, num_data: int) -> float | Schedule:
-    """Annealing of the complexity; the authors' is the un-normalised KL's, N times ours."""
-    if not config.falling_beta:
-        return build_beta(config)
-    return lambda epoch: num_data * falling_beta(epoch * config.steps_per_epoch)
-
-
-def falling_beta(step: float) -> float:
-    """The authors' toy notebook: the KL is on for four steps and then off for good.
-
-    >>> [falling_beta(step) for step in range(5)]
-    [1.0, 1.0, 1.0, 0.5, 0.0]
-    """
-    return min(1.0, max(0.0, 10 / (step + 1) - 2))
+    return _write(run, data, predictive, found, _thinned(trained.history))
 
 
 def _record_reference(run: Run, data: ToyData) -> Record:
@@ -141,8 +101,8 @@ def _record_reference(run: Run, data: ToyData) -> Record:
         "seconds": about["seconds"],
         "steps_per_second": steps / about["seconds"],
         "parameters": float(sum(one[0].numel() for one in reference.samples.values())),
-        "peak_memory_bytes": float(peak_memory_bytes(torch.device("cpu"))),
     }
+    found |= peak_memory(torch.device("cpu"))
     return _write(run, data, predictive, found, [])
 
 
@@ -162,17 +122,7 @@ def _write(
     found: dict[str, float],
     history: list[dict[str, Any]],
 ) -> Record:
-    record = Record(
-        study=run.study,
-        variant=run.variant,
-        method=run.config.method,
-        preset=run.preset,
-        seed=run.seed,
-        config=asdict(run.config),
-        metrics=found,
-        history=history,
-        data={"toy": data.fingerprint},
-    )
+    record = Record.of(run, metrics=found, history=history, data={"toy": data.fingerprint})
     record.write(run.folder, figure_arrays(predictive, data))
     return record
 
