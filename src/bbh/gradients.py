@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from bbh.kernels.skinny import columns_product, rows_product
 
@@ -65,7 +66,10 @@ class _OuterLinear(torch.autograd.Function):
         return rows_product(features, matrix)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *gradients: Tensor
+    ) -> tuple[Tensor, None, None]:
         features, matrix = ctx.saved_tensors
         (gradient,) = gradients
         ctx.collected.append(Factors(gradient.detach(), features.detach()))

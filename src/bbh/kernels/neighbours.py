@@ -5,6 +5,7 @@ from typing import Any, cast
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from bbh.kernels.triton_available import triton_available
 
@@ -29,8 +30,9 @@ def sum_log_distances(
         neighbours: ν is the distance to the k-th nearest other value; ρ to the nearest reference.
     """
     few = len(values) <= _MANY and (reference is None or len(reference) <= _MANY)
-    if values.is_cuda and values.dtype == torch.float32 and few and triton_available():
-        return cast(Tensor, _Fused.apply(values, reference, floor, neighbours))
+    on_gpu = values.is_cuda and values.dtype == torch.float32 and triton_available()
+    if few and (on_gpu or not values.is_cuda):
+        return cast(Tensor, _WithGradient.apply(values, reference, floor, neighbours))
     return sum_log_distances_plain(values, reference, floor, neighbours)
 
 
@@ -46,19 +48,27 @@ def sum_log_distances_plain(
     return (across / (within + _TINY) + _TINY).log().sum()
 
 
-class _Fused(torch.autograd.Function):
+class _WithGradient(torch.autograd.Function):
+    """The gradient is found along with the sum, in one go over the values."""
+
     @staticmethod
     def forward(
         ctx: Any, values: Tensor, reference: Tensor | None, floor: float, neighbours: int
     ) -> Tensor:
-        from bbh.kernels.neighbours_triton import log_distances
+        if values.is_cuda:
+            from bbh.kernels.neighbours_triton import log_distances
+        else:
+            from bbh.kernels.neighbours_cpu import log_distances
 
         total, gradient = log_distances(values.contiguous(), reference, floor, neighbours)
         ctx.save_for_backward(gradient)
         return total
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *gradients: Tensor
+    ) -> tuple[Tensor, None, None, None]:
         (gradient,) = ctx.saved_tensors
         return gradients[0] * gradient, None, None, None
 
