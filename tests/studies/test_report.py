@@ -21,7 +21,8 @@ from bbh.studies.report.collect import Entry, collect, group
 from bbh.studies.report.published import published
 from bbh.studies.report.reproduce import command
 from bbh.studies.report.summary import caveats, findings
-from bbh.studies.report.tables import Mark, Statistic, build_table, compare
+from bbh.studies.report.tables import Mark, build_table, compare
+from bbh.studies.statistic import Statistic
 from studies.report_records import ERRORS, make_record, write_raw
 
 ROOT = Path(__file__).parent.parent.parent

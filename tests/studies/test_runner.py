@@ -200,6 +200,20 @@ class TestTable:
         assert counts[0] < counts[-1]
         assert counts[0] >= (8 if seeds == 1 else 5)
 
+    def test_seeds_whose_numbers_are_not_finite_are_shown(self):
+        console = make_console()
+        console.print(
+            results_table([make_record("bbh", s, s * float("inf")) for s in (1, 2)], console)
+        )
+        assert "inf" in shown(console)
+
+    def test_rows_of_ablations_are_called_as_in_reports(self):
+        record = dataclasses.replace(make_record("layerwise", 0, 1.0), method="bbh")
+        console = make_console()
+        console.print(results_table([record], console))
+        assert "variant" in shown(console)
+        assert "Layer-wise" in shown(console)
+
     def test_the_toy_study_has_columns_of_its_own(self):
         metrics = {"rmse": 12.3, "nll": 4.0, "distance_to_nuts": 3.2, "coverage_inside": 0.9}
         record = Record("toy", "bbh", "bbh", "corrected", 0, {}, metrics, [], {})

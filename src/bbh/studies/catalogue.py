@@ -1,4 +1,4 @@
-"""What is known about metrics, studies and rows: titles, units, which way is better."""
+"""What terminal and report say of metrics, studies and rows: titles, units, which way is better."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,6 +19,7 @@ class Metric:
         better: Which way is good; none where the number is no judgement.
         decimals: Shown.
         explanation: One sentence.
+        short: The title in a terminal, where room is scarce; empty if it is short enough.
         main: In the main table, not among the further metrics.
         scale: The shown number is the recorded one times this.
         comparable: Whether a published value can be judged against; wall time on other hardware
@@ -31,6 +32,7 @@ class Metric:
     better: Direction
     decimals: int
     explanation: str
+    short: str = ""
     main: bool = False
     scale: float = 1.0
     comparable: bool = True
@@ -43,14 +45,15 @@ class Metric:
         ]
         return f"{self.title}{f' [{self.unit}]' if self.unit else ''}{arrow}"
 
-    def format(self, value: float) -> str:
+    def format(self, value: float, most_decimals: int = 9) -> str:
         """The number as shown, without its unit.
 
-        >>> METRICS["parameters"].format(431_080.0)
-        '0.431'
+        >>> METRICS["parameters"].format(431_080.0), METRICS["nll"].format(0.03141, 3)
+        ('0.431', '0.031')
         """
         shown = value * self.scale
-        return f"{shown:.2e}" if abs(shown) >= _LARGE else f"{shown:,.{self.decimals}f}"
+        decimals = min(self.decimals, most_decimals)
+        return f"{shown:.2e}" if abs(shown) >= _LARGE else f"{shown:,.{decimals}f}"
 
 
 _ALL = (
@@ -61,6 +64,7 @@ _ALL = (
         "low",
         2,
         "Share of test images whose most probable class is wrong.",
+        short="err",
         main=True,
     ),
     Metric(
@@ -72,7 +76,15 @@ _ALL = (
         "Distance of the mean function from the true curve.",
         main=True,
     ),
-    Metric("rmse_inside", "RMSE inside", "", "low", 1, "The same where there are training data."),
+    Metric(
+        "rmse_inside",
+        "RMSE inside",
+        "",
+        "low",
+        1,
+        "The same where there are training data.",
+        short="RMSE in",
+    ),
     Metric(
         "nll",
         "NLL",
@@ -89,6 +101,7 @@ _ALL = (
         "low",
         2,
         "Negative log likelihood where there are no training data.",
+        short="NLL out",
         main=True,
     ),
     Metric(
@@ -116,6 +129,7 @@ _ALL = (
         2,
         "Share of the true curve within the central 95 % of the functions, where there are "
         "training data: below 0.95 they are too narrow.",
+        short="cover in",
         main=True,
     ),
     Metric(
@@ -125,6 +139,7 @@ _ALL = (
         "none",
         2,
         "The same where there are no training data.",
+        short="cover out",
         main=True,
     ),
     Metric(
@@ -152,6 +167,7 @@ _ALL = (
         "Wasserstein distance of the functions' distribution from that of long Markov chains, "
         "which sample the exact posterior; for NUTS itself, of one half of its draws from the "
         "other.",
+        short="to NUTS",
         main=True,
     ),
     Metric(
@@ -182,6 +198,7 @@ _ALL = (
         3,
         "Area under the distribution function of the predictive entropy on test images, from 0 to "
         "1: high means sure.",
+        short="AUC in",
         main=True,
     ),
     Metric(
@@ -191,6 +208,7 @@ _ALL = (
         "low",
         3,
         "The same on outliers: low means that the posterior says it does not know them.",
+        short="AUC out",
         main=True,
     ),
     Metric(
@@ -200,6 +218,7 @@ _ALL = (
         "high",
         3,
         "How well entropy tells outliers from test images: 1 perfectly, 0.5 not at all.",
+        short="AUROC",
         main=True,
     ),
     Metric(
@@ -209,6 +228,7 @@ _ALL = (
         "high",
         3,
         "Area under precision against recall for the same task.",
+        short="AUPR",
     ),
     Metric(
         "ood_fpr95",
@@ -226,6 +246,7 @@ _ALL = (
         3,
         "Outlier AUROC with the draws' disagreement in place of entropy; 0.5 for a single weight "
         "setting.",
+        short="AUROC MI",
     ),
     Metric(
         "ood_aupr_mi",
@@ -259,6 +280,7 @@ _ALL = (
         "low",
         1,
         "Wall time of training; depends on the hardware and on what else ran there.",
+        short="sec",
         main=True,
         comparable=False,
     ),
@@ -317,6 +339,11 @@ ROW_TITLES = {
 }
 # Rows that others are measured against: never the best of a table, never in a ranking.
 REFERENCES = frozenset({"nuts"})
+
+
+def row_title(variant: str) -> str:
+    """A row's name for people."""
+    return ROW_TITLES.get(variant, variant)
 
 
 def metric(name: str) -> Metric:

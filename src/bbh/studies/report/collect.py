@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bbh.studies.catalogue import ROW_TITLES, STUDY_TITLES, ordered
+from bbh.studies.catalogue import ROW_TITLES, STUDY_TITLES, ordered, row_title
 from bbh.studies.config import ConfigError
 from bbh.studies.presets import preset_config
 from bbh.studies.record import FILE_NAME, Record, RecordError, read_arrays
@@ -49,7 +49,7 @@ class Runs:
     @property
     def title(self) -> str:
         """For people."""
-        return ROW_TITLES.get(self.variant, self.variant)
+        return row_title(self.variant)
 
     @property
     def full_title(self) -> str:

@@ -1,7 +1,6 @@
 """Rows of numbers: mean and standard deviation over seeds, beside what was published."""
 
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -10,6 +9,7 @@ from enum import Enum
 from bbh.studies.catalogue import METRICS, REFERENCES, Metric, metric, ordered
 from bbh.studies.report.collect import Group, Runs
 from bbh.studies.report.published import Published
+from bbh.studies.statistic import Statistic
 
 # Two standard deviations: about one run in twenty lies further out by chance.
 _NOISE_WIDTH = 2.0
@@ -34,36 +34,6 @@ class Mark(Enum):
     def words(self) -> str:
         """For the legend and for readers who hear the page."""
         return self.value[1]
-
-
-@dataclass(frozen=True)
-class Statistic:
-    """Of one metric over seeds.
-
-    Attributes:
-        mean: Over seeds.
-        std: Sample standard deviation; None with a single seed.
-        count: Number of seeds.
-    """
-
-    mean: float
-    std: float | None
-    count: int
-
-    @staticmethod
-    def of(values: Sequence[float]) -> "Statistic":
-        """Mean and sample standard deviation.
-
-        >>> Statistic.of([1.0, 2.0, 3.0])
-        Statistic(mean=2.0, std=1.0, count=3)
-        """
-        std = statistics.stdev(values) if len(values) > 1 and _finite(values) else None
-        return Statistic(sum(values) / len(values), std, len(values))
-
-    @property
-    def error_of_mean(self) -> float | None:
-        """Standard error of the mean."""
-        return None if self.std is None else self.std / math.sqrt(self.count)
 
 
 @dataclass(frozen=True)
@@ -212,7 +182,3 @@ def _half_digit(value: Decimal) -> float:
     """Half a unit of the last printed digit: 0.80 may have been 0.795 to 0.805."""
     exponent = value.as_tuple().exponent
     return 0.5 * 10.0**exponent if isinstance(exponent, int) else 0.0
-
-
-def _finite(values: Sequence[float]) -> bool:
-    return all(math.isfinite(value) for value in values)

@@ -5,17 +5,17 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
+from bbh.studies.catalogue import row_title
 from bbh.studies.estimates import differences, estimate
 from bbh.studies.presets import preset_config
 from bbh.studies.run import Run
-from bbh.studies.terminal.tables import title
 
 
 def show_plan(runs: Sequence[Run], console: Console) -> None:
     """Configuration, size and folders of every row of a study's table."""
     for variant in dict.fromkeys(run.variant for run in runs):
         of_variant = [run for run in runs if run.variant == variant]
-        console.print(f"[bold]{title(variant)}[/bold]")
+        console.print(f"[bold]{row_title(variant)}[/bold]")
         console.print(_facts(of_variant))
     number = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
     console.print(f"{number}; nothing was trained, no file written.", highlight=False)

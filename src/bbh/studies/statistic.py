@@ -1,0 +1,40 @@
+"""Several seeds in two numbers."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """Of one metric over seeds.
+
+    Attributes:
+        mean: Over seeds.
+        std: Sample standard deviation; None with a single seed.
+        count: Number of seeds.
+    """
+
+    mean: float
+    std: float | None
+    count: int
+
+    @staticmethod
+    def of(values: Sequence[float]) -> "Statistic":
+        """Mean and sample standard deviation.
+
+        >>> Statistic.of([1.0, 2.0, 3.0])
+        Statistic(mean=2.0, std=1.0, count=3)
+        """
+        std = (
+            statistics.stdev(values)
+            if len(values) > 1 and all(map(math.isfinite, values))
+            else None
+        )
+        return Statistic(sum(values) / len(values), std, len(values))
+
+    @property
+    def error_of_mean(self) -> float | None:
+        """Standard error of the mean."""
+        return None if self.std is None else self.std / math.sqrt(self.count)
