@@ -23,6 +23,18 @@ def recorded(monkeypatch):
 
         return replay
 
+    def on_the_device(stepper, batch, state):
+        # A graph reads the rates it was recorded with: those on the device.
+        groups = stepper._groups()
+        rates = [group["lr"] for group in groups]
+        for group, rate in zip(groups, state.rates, strict=True):
+            group["lr"] = rate.tensor
+        device_step(stepper, batch, state)
+        for group, rate in zip(groups, rates, strict=True):
+            group["lr"] = rate
+
+    device_step = graphs.GraphStepper._device_step
+    monkeypatch.setattr(graphs.GraphStepper, "_device_step", on_the_device)
     monkeypatch.setattr(graphs, "record", record)
     monkeypatch.setattr("bbh.training.can_record", lambda *_: True)
     return calls
@@ -60,6 +72,72 @@ def test_the_same_training_with_and_without(method, make, recorded):
     torch.testing.assert_close(torch.tensor(first), torch.tensor(second), rtol=1e-4, atol=1e-5)
     for name, value in weights.items():
         torch.testing.assert_close(value, others[name], rtol=1e-3, atol=1e-5)
+
+
+def test_critics_take_their_steps_in_recorded_ones(recorded):
+    critic = bbh.divergences.Adversarial(hidden=(8,), steps=3, pretraining=2)
+    posterior = bbh.methods.bayes_by_backprop(
+        mlp(), bbh.likelihoods.Categorical(), divergence=critic
+    )
+    other = copy.deepcopy(posterior)
+    inputs = torch.randn(20, 4)
+    first, weights = fit(posterior, loader(inputs), False, epochs=2)
+    second, others = fit(other, loader(inputs), True, epochs=2)
+    torch.testing.assert_close(torch.tensor(first), torch.tensor(second), rtol=1e-4, atol=1e-5)
+    for name, value in weights.items():
+        torch.testing.assert_close(value, others[name], rtol=1e-3, atol=1e-5)
+
+
+def test_a_failed_critic_step_is_not_taken(recorded):
+    calls = []
+
+    def sampler(number):
+        calls.append(number)
+        # One call checks the shapes, then three steps of warm-up and two recorded ones go well.
+        broken = torch.nan if len(calls) > 1 + 5 * 3 else 0.0
+        return {
+            name: torch.randn(number, *value.shape) + broken
+            for name, value in network.named_parameters()
+        }
+
+    network = mlp()
+    posterior = bbh.methods.bayes_by_backprop(
+        network,
+        bbh.likelihoods.Categorical(),
+        bbh.priors.Sampled(sampler),
+        divergence=bbh.divergences.Adversarial(hidden=(8,), steps=3, pretraining=0),
+    )
+    with pytest.raises(bbh.DivergedError, match="step 6: the auxiliary is nan"):
+        fit(posterior, loader(torch.randn(40, 4)), True, epochs=1)
+    assert all(value.isfinite().all() for value in posterior.state_dict().values())
+
+
+def test_optimizers_keep_no_mark(recorded):
+    optimizers = []
+
+    def make(parameters):
+        optimizers.append(torch.optim.Adam(parameters, fused=True))
+        return optimizers[0]
+
+    posterior = bbh.methods.maximum_a_posteriori(mlp(), bbh.likelihoods.Categorical())
+    fit(posterior, loader(torch.randn(20, 4)), True, epochs=2, optimizer=make)
+    assert recorded
+    assert not hasattr(optimizers[0], "found_inf")
+
+
+def test_terms_are_shown_every_so_many_steps(recorded):
+    shown = []
+
+    class Display(bbh.progress.Display):
+        def step(self, epoch, step, terms):
+            shown.append(step)
+
+    posterior = bbh.methods.maximum_a_posteriori(mlp(), bbh.likelihoods.Categorical())
+    batches = [(torch.randn(5, 4), torch.arange(5) % 3)] * 110
+    torch.manual_seed(1)
+    bbh.fit(posterior, batches, epochs=1, num_data=550, progress=Display())
+    # Three of warm-up, then every fiftieth.
+    assert shown == [0, 1, 2, 52, 102]
 
 
 def test_a_short_last_batch_runs_by_itself(recorded):
