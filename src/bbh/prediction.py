@@ -21,6 +21,8 @@ logger = logging.getLogger("bbh")
 MEMORY_LIMIT = 2 * 2**30
 # More examples per call than this gain no speed and cost cache.
 _LARGEST_BATCH = 1000
+# On a CPU work goes fastest in pieces that stay in its cache.
+_CACHE_BYTES = 16 * 2**20
 
 
 def predict(
@@ -140,13 +142,15 @@ def _predict(
     with _evaluation_mode(posterior), torch.no_grad():
         draws = _Draws(posterior, num_samples, samples, limits.draws)
         per_example = None
+        on_cpu = posterior.device.type == "cpu"
+        work = min(limits.work, _CACHE_BYTES) if on_cpu else limits.work
         for piece in pieces:
             if not count(piece):
                 continue
             if per_example is None:
                 per_example = _bytes_per_example(posterior, piece, draws)
-            examples = max(1, min(limits.batch_size, limits.work // per_example))
-            at_once = max(1, limits.work // (per_example * min(examples, count(piece))))
+            examples = max(1, min(limits.batch_size, work // per_example))
+            at_once = max(1, work // (per_example * min(examples, count(piece))))
             for first in range(0, count(piece), examples):
                 batch = move(cut(piece, first, first + examples), posterior.device)
                 outputs: list[Tensor] = []
