@@ -1,5 +1,7 @@
 """The rank-S Adam: Triton's interpreter and the plain twin against torch's Adam in double."""
 
+import copy
+
 import pytest
 import torch
 
@@ -142,6 +144,35 @@ def test_the_same_training_as_with_torchs_adam(clip, tmp_path):
     assert norm == pytest.approx(other_norm, rel=1e-3)
     for name, value in mine.items():
         torch.testing.assert_close(value, others[name], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("decoupled", [False, True])
+def test_one_step_with_weight_decay(decoupled):
+    posterior, data = posterior_and_data()
+    other = copy.deepcopy(posterior)
+    settings = {"lr": 0.01, "weight_decay": 0.3, "decoupled_weight_decay": decoupled}
+    optimizers = (
+        make_adam(posterior, posterior.parameters(), **settings),
+        torch.optim.Adam(other.parameters(), fused=True, **settings),
+    )
+    for one, optimizer in zip((posterior, other), optimizers, strict=True):
+        torch.manual_seed(3)
+        bbh.free_energy(one, data[0], num_data=24).total.backward()
+        optimizer.step()
+    for mine, expected in zip(posterior.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(mine, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_skipped_step_leaves_no_trace():
+    posterior, data = posterior_and_data()
+    optimizer = make_adam(posterior, posterior.parameters())
+    bbh.free_energy(posterior, data[0], num_data=24).total.backward()
+    optimizer.step()
+    before = copy.deepcopy((posterior.state_dict(), optimizer.state_dict()["state"]))
+    optimizer.found_inf = torch.ones(())
+    optimizer.step()
+    after = (posterior.state_dict(), optimizer.state_dict()["state"])
+    torch.testing.assert_close(after, before, rtol=0, atol=0)
 
 
 def test_large_output_layers_are_factored_and_given_back():
