@@ -10,7 +10,7 @@ from rich.console import Console
 from bbh.history import EpochRecord
 from bbh.progress import Display
 from bbh.studies.build import build_likelihood, build_posterior
-from bbh.studies.config import METHODS, Config, ConfigError
+from bbh.studies.config import Config, ConfigError
 from bbh.studies.estimates import estimate
 from bbh.studies.networks import network_of
 from bbh.studies.presets import STUDIES, preset_configs, preset_names
@@ -20,6 +20,8 @@ from bbh.studies.runner import plan
 from bbh.studies.terminal.dry_run import show_plan
 from bbh.studies.terminal.progress import StudyProgress, TimeLeft
 from bbh.studies.terminal.tables import results_table
+
+METHODS = ("map", "ensemble", "bbb", "dropout", "mnf", "bbh")
 
 
 def make_run(variant: str = "map", seed: int = 0, epochs: int = 2) -> Run:

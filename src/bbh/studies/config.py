@@ -1,12 +1,11 @@
-"""What a run is: every setting of every study, with presets by method."""
+"""Every setting of every study, and how it is written on the command line."""
 
 import dataclasses
 import types
 import typing
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-
-METHODS = ("map", "ensemble", "bbb", "dropout", "mnf", "bbh")
 
 
 class ConfigError(ValueError):
@@ -18,7 +17,7 @@ class Config:
     """Settings of one run. Those of other methods are ignored.
 
     Attributes:
-        method: One of ``METHODS``; in the toy study also nuts, the reference.
+        method: map, ensemble, bbb, dropout, mnf or bbh; in the toy study also nuts, the reference.
         epochs: Passes over the training data.
         batch_size: Examples per step.
         optimizer: adam, rmsprop, or rmsprop_tf: as TensorFlow 1 has it.
@@ -111,6 +110,27 @@ class Config:
                 )
             changes[name] = _parse(name, text, kinds[name])
         return dataclasses.replace(self, **changes)
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """Settings of which both have a value, but not the same: name → the values as text.
+
+    >>> differences({"epochs": 100, "hidden": [16, 32]}, {"epochs": 3.0, "hidden": (16, 32)})
+    {'epochs': ('100', '3')}
+    """
+    texts = {name: (as_text(before[name]), as_text(now[name])) for name in now if name in before}
+    return {name: (first, second) for name, (first, second) in texts.items() if first != second}
+
+
+def as_text(value: Any) -> str:
+    """A setting as it is written behind ``--set key=``."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return ",".join(str(one) for one in value)
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))  # the same setting as the integer a preset was written with
+    return str(value)
 
 
 def _parse(name: str, text: str, kind: Any) -> Any:

@@ -1,7 +1,6 @@
 """What a run will take: parameters, memory, steps. Nothing is trained, no data are read."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch import nn
 
@@ -12,7 +11,6 @@ from bbh.studies.build import (
     build_likelihood,
     build_posterior,
 )
-from bbh.studies.config import Config
 from bbh.studies.datasets.digits import NUM_TRAIN as NUM_DIGITS
 from bbh.studies.datasets.mnist import NUM_VALIDATION
 from bbh.studies.datasets.sources import MNIST
@@ -84,13 +82,3 @@ def _num_parameters(run: Run, shapes: Shapes) -> int:
 
 def _count(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
-
-
-def differences(config: Config, preset: Config) -> dict[str, tuple[Any, Any]]:
-    """Settings that are not the preset's: name → the preset's value and this one.
-
-    >>> differences(Config(epochs=3), Config(epochs=100))
-    {'epochs': (100, 3)}
-    """
-    before, now = vars(preset), vars(config)
-    return {name: (before[name], now[name]) for name in now if before[name] != now[name]}

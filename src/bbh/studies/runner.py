@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 
 from bbh.studies.build import check_words
-from bbh.studies.config import Config, ConfigError
+from bbh.studies.config import Config, ConfigError, differences
 from bbh.studies.datasets import load_digits, load_mnist
 from bbh.studies.estimates import steps_per_epoch
 from bbh.studies.images import study as images
@@ -165,11 +165,9 @@ def _check_same_settings(run: Run) -> None:
     if not path.exists():
         return
     # Settings that are newer than the record had their default value.
-    then = asdict(Config()) | Record.read(path).config
-    for name, value in asdict(run.config).items():
-        before = tuple(then[name]) if isinstance(value, tuple) else then[name]
-        if before != value:
-            raise ConfigError(
-                f"{path} is of a run with {name}={before}, not {value}. Choose another --out, or "
-                "leave out --resume to replace it."
-            )
+    then = vars(Config()) | Record.read(path).config
+    for name, (before, now) in differences(then, vars(run.config)).items():
+        raise ConfigError(
+            f"{path} is of a run with {name}={before}, not {now}. Choose another --out, or leave "
+            "out --resume to replace it."
+        )

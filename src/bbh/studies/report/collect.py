@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bbh.studies.catalogue import ROW_TITLES, STUDY_TITLES, ordered, row_title
-from bbh.studies.config import ConfigError
+from bbh.studies.config import ConfigError, differences
 from bbh.studies.presets import preset_config
 from bbh.studies.record import FILE_NAME, Record, RecordError, read_arrays
 
@@ -138,14 +138,11 @@ def problem_of(record: Record) -> tuple[str, ...]:
 def changed_settings(record: Record) -> tuple[str, ...]:
     """Settings that differ from the preset of the record, as ``--set`` takes them."""
     try:
-        preset = vars(preset_config(record.study, record.variant, record.preset))
+        preset = preset_config(record.study, record.variant, record.preset)
     except ConfigError:
         return ()
-    return tuple(
-        f"{name}={_text(value)}"
-        for name, value in record.config.items()
-        if name in preset and _text(value) != _text(preset[name])
-    )
+    changed = differences(vars(preset), record.config)
+    return tuple(f"{name}={value}" for name, (_, value) in changed.items())
 
 
 def _group(key: tuple[str, str, tuple[str, ...]], entries: Sequence[Entry]) -> Group:
@@ -204,13 +201,3 @@ def _numbers(metrics: Any) -> bool:
 
 def _dictionaries(history: Any) -> bool:
     return isinstance(history, list) and all(isinstance(epoch, dict) for epoch in history)
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list | tuple):
-        return ",".join(str(one) for one in value)
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))  # the same setting as the integer a preset was written with
-    return str(value)

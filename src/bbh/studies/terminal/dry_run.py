@@ -6,7 +6,8 @@ from rich.console import Console
 from rich.table import Table
 
 from bbh.studies.catalogue import row_title
-from bbh.studies.estimates import differences, estimate
+from bbh.studies.config import as_text, differences
+from bbh.studies.estimates import estimate
 from bbh.studies.presets import preset_config
 from bbh.studies.run import Run
 
@@ -25,14 +26,12 @@ def _facts(runs: Sequence[Run]) -> Table:
     run = runs[0]
     size = estimate(run)
     preset = preset_config(run.study, run.variant, run.preset)
-    changed = differences(run.config, preset)
+    changed = differences(vars(preset), vars(run.config))
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     table.add_row("  preset", run.preset)
-    changes = (
-        f"{name} {_plain(before)} → {_plain(now)}" for name, (before, now) in changed.items()
-    )
+    changes = (f"{name} {before} → {now}" for name, (before, now) in changed.items())
     table.add_row("  changed", ", ".join(changes) or "nothing")
     table.add_row("  network weights", f"{size.weights:,}")
     if size.steps:
@@ -43,17 +42,8 @@ def _facts(runs: Sequence[Run]) -> Table:
         table.add_row("  training memory", f"{memory}; draws and activations on top")
         each = f"{run.config.epochs:,} epochs of {size.steps_per_epoch:,}"
         table.add_row("  steps", f"{size.steps:,} ({each})")
-    settings = (f"{name}={_plain(value)}" for name, value in vars(run.config).items())
+    settings = (f"{name}={as_text(value)}" for name, value in vars(run.config).items())
     table.add_row("  settings", " ".join(settings))
     for one in runs:
         table.add_row(f"  seed {one.seed}", str(one.folder))
     return table
-
-
-def _plain(value: object) -> str:
-    """As it is written behind ``--set``."""
-    if isinstance(value, tuple):
-        return ",".join(map(str, value))
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f"{value:g}" if isinstance(value, float) else str(value)
