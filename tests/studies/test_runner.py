@@ -18,8 +18,9 @@ from bbh.studies.record import Record
 from bbh.studies.run import Run
 from bbh.studies.runner import plan
 from bbh.studies.terminal.dry_run import show_plan
-from bbh.studies.terminal.progress import StudyProgress, TimeLeft
+from bbh.studies.terminal.progress import StudyProgress
 from bbh.studies.terminal.tables import results_table
+from bbh.studies.terminal.time_left import TimeLeft
 
 METHODS = ("map", "ensemble", "bbb", "dropout", "mnf", "bbh")
 

@@ -82,7 +82,7 @@ def build_generator(config: Config) -> generators.Generator:
 
 def _map(config: Config, make: Any, likelihood: Any, prior: Normal) -> bbh.Posterior[Any]:
     network = make()
-    penalised = _penalised(config, network, "kernels")
+    penalised = _penalised(config, kernels=legacy.kernel_names(network))
     if penalised is not None:
         return legacy.point_estimate(network, likelihood, prior, penalised=penalised)
     return methods.maximum_a_posteriori(network, likelihood, prior)
@@ -118,7 +118,7 @@ def _dropout(config: Config, make: Any, likelihood: Any, prior: Normal) -> bbh.P
     if not isinstance(network, LeNet):
         raise ConfigError("dropout_layers=true: only LeNet, the network of MNIST, has a place.")
     network = legacy.DropoutLeNet(config.dropout_rate)
-    penalised = _penalised(config, network, "kernels")
+    penalised = _penalised(config, kernels=legacy.kernel_names(network))
     if penalised is not None:
         return legacy.point_estimate(network, likelihood, prior, penalised=penalised)
     return methods.mc_dropout(network, likelihood, prior)
@@ -126,7 +126,7 @@ def _dropout(config: Config, make: Any, likelihood: Any, prior: Normal) -> bbh.P
 
 def _mnf(config: Config, make: Any, likelihood: Any, prior: Normal) -> bbh.Posterior[Any]:
     network = make()
-    penalised = _penalised(config, network, "dense")
+    penalised = _penalised(config, dense=legacy.dense_names(network))
     flows = (
         methods.multiplicative_normalizing_flows
         if penalised is None
@@ -166,7 +166,6 @@ _OPTIMIZERS: dict[str, Callable[[bbh.Posterior[Any]], Any]] = {
     "rmsprop": lambda _: partial(torch.optim.RMSprop, alpha=0.9),
     "rmsprop_tf": lambda _: legacy.TensorFlowRMSprop,
 }
-_PARTS = {"kernels": legacy.kernel_names, "dense": legacy.dense_names}
 _GENERATORS = {
     "layerwise": generators.LayerWise,
     "sliced": generators.Sliced,
@@ -179,8 +178,6 @@ _DIVERGENCES: dict[str, Callable[[Config], divergences.Divergence]] = {
     "entropy": lambda config: divergences.NearestNeighbourEntropy(config.neighbours),
     "adversarial": lambda config: divergences.Adversarial(steps=config.critic_steps),
 }
-
-
 _WORDS: dict[str, dict[str, Any]] = {
     "method": _METHODS,
     "optimizer": _OPTIMIZERS,
@@ -190,10 +187,9 @@ _WORDS: dict[str, dict[str, Any]] = {
 }
 
 
-def _penalised(config: Config, network: nn.Module, part: str) -> list[str] | None:
-    """Names of the tensors under the prior; None for all."""
-    names = _choice("penalised", config.penalised, {"all": None, part: _PARTS[part]})
-    return names and names(network)
+def _penalised(config: Config, **parts: list[str]) -> list[str] | None:
+    """Names of the tensors under the prior, which ``parts`` offers by a word; None for all."""
+    return _choice("penalised", config.penalised, {"all": None, **parts})
 
 
 def _choice(field: str, word: str, choices: dict[str, Any]) -> Any:

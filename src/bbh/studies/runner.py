@@ -17,8 +17,9 @@ from bbh.studies.images import study as images
 from bbh.studies.presets import preset_config, preset_configs, preset_names
 from bbh.studies.record import FILE_NAME, Record
 from bbh.studies.run import Run
-from bbh.studies.terminal.progress import StudyProgress, duration
+from bbh.studies.terminal.progress import StudyProgress
 from bbh.studies.terminal.tables import headline
+from bbh.studies.terminal.time_left import duration
 from bbh.studies.toy import study as toy
 
 DEVICES = ("auto", "cpu", "cuda")

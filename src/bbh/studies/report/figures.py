@@ -1,6 +1,6 @@
 """Figures of a study: functions of its records, which never train."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,14 +41,15 @@ class Picture:
 
 def curves(group: Group, table: Table, paper: Published) -> list[Picture]:
     """The figures for which the records hold what they need."""
-    found: list[Picture] = []
     with drawing.figure_style():
-        for draw in (_trade_off(table, paper), _entropies, _reliability, _risk_coverage):
-            picture = draw(group)
-            if picture is not None:
-                found.append(picture)
-        found += [one for key in _HISTORY if (one := _training(group, key)) is not None]
-    return found
+        pictures = (
+            _trade_off(group, table, paper),
+            _entropies(group),
+            _reliability(group),
+            _risk_coverage(group),
+            *(_training(group, key) for key in _HISTORY),
+        )
+        return [one for one in pictures if one is not None]
 
 
 def with_arrays(group: Group, *names: str) -> list[Drawn]:
@@ -128,9 +129,8 @@ def _reliability(group: Group) -> Picture | None:
         kept = number >= _FEWEST
         x = np.bincount(bins, confidence, _NUM_BINS)[kept] / number[kept]
         y = np.bincount(bins, correct, _NUM_BINS)[kept] / number[kept]
-        ece = float((number[kept] * np.abs(x - y)).sum() / len(bins))
-        error = runs.first.record.metrics.get("ece", ece)
-        label = f"{runs.title} ({METRICS['ece'].format(error)})"
+        error = runs.first.record.metrics.get("ece")
+        label = runs.title + ("" if error is None else f" ({METRICS['ece'].format(error)})")
         axes.plot(x, y, "-", color=style.colour, marker=style.marker, markersize=5, label=label)
     drawing.legend_below(figure, axes)
     return Picture(
@@ -209,44 +209,41 @@ def _history(runs: Runs, key: str) -> tuple[np.ndarray, np.ndarray]:
     return values[:, 0], values[:, 1]
 
 
-def _trade_off(table: Table, paper: Published) -> Callable[[Group], Picture | None]:
-    def draw(group: Group) -> Picture | None:
-        points = list(_points(table))
-        if len(points) < 2:
-            return None
-        chosen = drawing.styles(group.rows)
-        figure, axes = drawing.new_axes(
-            xlabel="test error [%], lower is better",
-            ylabel="entropy AUC on outliers, lower is better",
-        )
-        hollow = False
-        for runs, error, auc, spread in points:
-            style = chosen[runs]
-            form: dict[str, Any] = {
-                "color": style.colour,
-                "marker": style.marker,
-                "linestyle": "none",
-            }
-            axes.errorbar(error, auc, yerr=spread[1], xerr=spread[0], color=style.colour, lw=1)
-            axes.plot([error], [auc], markersize=7, label=runs.title, **form)
-            theirs = [paper.get(runs.variant, name) for name in ("error", "outlier_entropy_auc")]
-            if None not in theirs:
-                hollow = True
-                at = [[float(one)] for one in theirs if one is not None]
-                axes.plot(*at, markerfacecolor="none", markersize=9, **form)
-        if hollow:
-            axes.plot([], [], "o", color="#777777", markerfacecolor="none", label="the paper")
-        drawing.legend_below(figure, axes)
-        names = _names([runs for runs, *_ in points])
-        return Picture(
-            drawing.svg_uri(figure),
-            "Error against entropy on outliers: down and to the left is better. Filled: ours, mean "
-            "and standard deviation over seeds."
-            + (" Hollow: the paper's single runs." if hollow else ""),
-            f"Test error against entropy AUC on outliers for {names}.",
-        )
-
-    return draw
+def _trade_off(group: Group, table: Table, paper: Published) -> Picture | None:
+    points = list(_points(table))
+    if len(points) < 2:
+        return None
+    chosen = drawing.styles(group.rows)
+    figure, axes = drawing.new_axes(
+        xlabel="test error [%], lower is better",
+        ylabel="entropy AUC on outliers, lower is better",
+    )
+    hollow = False
+    for runs, error, auc, spread in points:
+        style = chosen[runs]
+        form: dict[str, Any] = {
+            "color": style.colour,
+            "marker": style.marker,
+            "linestyle": "none",
+        }
+        axes.errorbar(error, auc, yerr=spread[1], xerr=spread[0], color=style.colour, lw=1)
+        axes.plot([error], [auc], markersize=7, label=runs.title, **form)
+        theirs = [paper.get(runs.variant, name) for name in ("error", "outlier_entropy_auc")]
+        if None not in theirs:
+            hollow = True
+            at = [[float(one)] for one in theirs if one is not None]
+            axes.plot(*at, markerfacecolor="none", markersize=9, **form)
+    if hollow:
+        axes.plot([], [], "o", color="#777777", markerfacecolor="none", label="the paper")
+    drawing.legend_below(figure, axes)
+    names = _names([runs for runs, *_ in points])
+    return Picture(
+        drawing.svg_uri(figure),
+        "Error against entropy on outliers: down and to the left is better. Filled: ours, mean "
+        "and standard deviation over seeds."
+        + (" Hollow: the paper's single runs." if hollow else ""),
+        f"Test error against entropy AUC on outliers for {names}.",
+    )
 
 
 def _points(table: Table) -> Iterator[tuple[Runs, float, float, tuple[float, float]]]:
