@@ -47,7 +47,7 @@ def observe(design: Tensor, weights: list[float]) -> Tensor:
 def mean_field(posterior: bbh.Posterior) -> tuple[Tensor, Tensor]:
     assert isinstance(posterior.weights, MeanFieldNormal)
     loc, scale = posterior.weights.marginals()
-    return loc["weight"][0].detach(), scale["weight"][0].detach()
+    return loc.detach(), scale.detach()
 
 
 @pytest.mark.parametrize("sampling", list(Sampling))

@@ -56,6 +56,11 @@ def flatten(samples: Params, shapes: Shapes) -> Float[Tensor, "S D"]:
     )
 
 
+def side_by_side(values: Params) -> Float[Tensor, " D"]:
+    """One setting of the weights as a vector."""
+    return torch.cat([value.flatten() for value in values.values()])
+
+
 def unflatten(matrix: Float[Tensor, "S D"], shapes: Shapes) -> Params:
     """Cuts rows of D weights back into named tensors: the inverse of ``flatten``."""
     pieces = matrix.split([math.prod(shape) for shape in shapes.values()], dim=1)

@@ -3,7 +3,8 @@
 from abc import ABC, abstractmethod
 from typing import ClassVar, NamedTuple
 
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 
 from bbh.cost import Cost
 from bbh.params import Params, Shapes
@@ -11,10 +12,14 @@ from bbh.priors import NoDensityError, Prior
 
 
 class Marginals(NamedTuple):
-    """Means and standard deviations of a factorised Gaussian q, where q is one."""
+    """Means and standard deviations of a factorised Gaussian q, where q is one.
 
-    loc: Params
-    scale: Params
+    All weights side by side in the order of the shapes they go with: a few passes over one vector
+    instead of a few per tensor.
+    """
+
+    loc: Float[Tensor, " D"]
+    scale: Float[Tensor, " D"]
 
 
 class Divergence(ABC):

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from bbh.cost import Cost
 from bbh.divergences.base import Divergence, Marginals
-from bbh.params import Params, Shapes
+from bbh.params import Params, Shapes, unflatten
 from bbh.priors import Normal, Prior
 
 
@@ -38,17 +38,13 @@ class ClosedForm(Divergence):
             raise TypeError("ClosedForm needs the marginals of q.")
         normals = {prior.normal(name) for name in shapes}
         if len(normals) == 1 and (normal := normals.pop()) is not None:
-            # One Gaussian for all weights: side by side they take few passes instead of many.
-            loc, scale = (
-                torch.cat([part[name].flatten() for name in shapes]) for part in marginals
-            )
-            return Cost(normal_kl(loc, scale, normal).sum())
+            return Cost(normal_kl(*marginals, normal))
+        locs, scales = (unflatten(part.unsqueeze(0), shapes) for part in marginals)
         terms: list[Tensor] = []
         for name in shapes:
-            loc, scale = marginals.loc[name], marginals.scale[name]
-            normal = prior.normal(name)
+            loc, scale, normal = locs[name], scales[name], prior.normal(name)
             if normal is not None:
-                terms.append(normal_kl(loc, scale, normal).sum())
+                terms.append(normal_kl(loc, scale, normal))
             else:
                 entropy = (scale.log() + 0.5 * math.log(2 * math.pi * math.e)).sum()
                 prior_term = -prior.log_prob(name, samples[name]).sum() / len(samples[name])
@@ -57,11 +53,12 @@ class ClosedForm(Divergence):
 
 
 def normal_kl(loc: Tensor, scale: Tensor, prior: Normal) -> Tensor:
-    """KL(N(loc, scale²) ‖ prior) of every weight.
+    """KL(N(loc, scale²) ‖ prior), summed over all weights.
 
-    >>> normal_kl(torch.tensor(3.0), torch.tensor(0.1), Normal(1.0))
+    >>> normal_kl(torch.tensor([3.0]), torch.tensor([0.1]), Normal(1.0))
     tensor(6.3076)
     """
-    ratio = scale / prior.scale
-    shift = (loc - prior.loc) / prior.scale
-    return 0.5 * (ratio.square() + shift.square() - 1) - ratio.log()
+    shift = loc - prior.loc if prior.loc else loc
+    squares = scale.square().sum() + shift.square().sum()
+    constant = loc.numel() * (math.log(prior.scale) - 0.5)
+    return squares * (0.5 / prior.scale**2) - scale.log().sum() + constant

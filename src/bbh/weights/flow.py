@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from bbh.cost import Cost
 from bbh.divergences import ClosedForm, Marginals
-from bbh.params import Params, TensorTable, num_draws
+from bbh.params import Params, TensorTable, num_draws, side_by_side
 from bbh.priors import Prior
 from bbh.weights.base import WeightDistribution
 from bbh.weights.flows import FlowChain, FlowKind
@@ -134,10 +134,10 @@ class MultiplicativeFlow(WeightDistribution):
         if not isinstance(samples, _Draws) or num_draws(samples) > 1:
             samples = self._draw(1, Sampling.WEIGHTS)
         plain = {name: value.as_subclass(Tensor) for name, value in samples.items()}
-        # Means and scales carry the draw's axis, which the samples' own axis stands for.
-        complexity = self.divergence(
-            plain, self.penalised, prior, marginals=samples.marginals
-        ).complexity
+        marginals = Marginals(
+            *(side_by_side({name: part[name] for name in self.penalised}) for part in samples.parts)
+        )
+        complexity = self.divergence(plain, self.penalised, prior, marginals=marginals).complexity
         for name, (z, log_prob) in samples.multipliers.items():
             if name not in self.penalised:
                 continue
@@ -152,7 +152,7 @@ class MultiplicativeFlow(WeightDistribution):
             name: value.expand(num_samples, *value.shape) for name, value in self._scales().items()
         }
         samples = {name: draw_normal(loc, scales[name], sampling) for name, loc in locs.items()}
-        return _Draws(samples, Marginals(locs, scales), multipliers)
+        return _Draws(samples, locs, scales, multipliers)
 
     def _scaled_means(self, num_samples: int) -> tuple[Params, dict[str, tuple[Tensor, Tensor]]]:
         """z ∘ loc of every tensor [S, *shape], and the z with their log densities."""
@@ -186,11 +186,12 @@ class _Draws(Params):
     def __init__(
         self,
         samples: Params,
-        marginals: Marginals,
+        locs: Params,
+        scales: Params,
         multipliers: dict[str, tuple[Tensor, Tensor]],
     ):
         super().__init__(samples)
-        self.marginals = marginals
+        self.parts = locs, scales
         self.multipliers = multipliers
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from bbh.cost import Cost
 from bbh.divergences import ClosedForm, Divergence, Marginals
 from bbh.divergences.base import check_num_samples
-from bbh.params import Params, TensorTable, unflatten
+from bbh.params import Params, TensorTable, side_by_side, unflatten
 from bbh.priors import Prior
 from bbh.weights.base import WeightDistribution
 from bbh.weights.per_example import Flipout, LocalReparametrisation, PerExampleWeight, Sampling
@@ -52,21 +52,18 @@ class MeanFieldNormal(WeightDistribution):
 
     def sample(self, num_samples: int) -> Params:
         """loc + scale · ε."""
-        marginals = self.marginals()
+        loc, scale = self.marginals()
         sampling = self.sampling if self.training else Sampling.WEIGHTS
-        if sampling is Sampling.WEIGHTS and self._one_type():
-            # Side by side they take a few passes instead of a few per tensor.
-            loc, scale = (_side_by_side(part) for part in marginals)
+        if sampling is Sampling.WEIGHTS:
             noise = torch.randn(num_samples, len(loc), dtype=loc.dtype, device=loc.device)
-            return unflatten(torch.addcmul(loc, scale, noise), self.shapes)
-        return {
-            name: draw_normal(
-                marginals.loc[name].expand(num_samples, *shape),
-                marginals.scale[name].expand(num_samples, *shape),
-                sampling,
+            samples = unflatten(torch.addcmul(loc, scale, noise), self.shapes)
+        else:
+            locs, scales = (
+                unflatten(part.expand(num_samples, -1), self.shapes) for part in (loc, scale)
             )
-            for name, shape in self.shapes.items()
-        }
+            samples = {name: draw_normal(locs[name], scales[name], sampling) for name in locs}
+        # Side by side all have one type; single tensors may be of another.
+        return {name: value.to(self.loc()[name].dtype) for name, value in samples.items()}
 
     def cost(self, samples: Params, prior: Prior) -> Cost:
         """The chosen divergence between q and the prior."""
@@ -81,20 +78,7 @@ class MeanFieldNormal(WeightDistribution):
 
     def marginals(self) -> Marginals:
         """Means and standard deviations."""
-        if self._one_type():
-            scale = _side_by_side(self.log_scale()).exp().unsqueeze(0)
-            scales = {name: one[0] for name, one in unflatten(scale, self.shapes).items()}
-            return Marginals(self.loc(), scales)
-        return Marginals(
-            self.loc(), {name: value.exp() for name, value in self.log_scale().items()}
-        )
-
-    def _one_type(self) -> bool:
-        return len({value.dtype for value in self.loc().values()}) == 1
-
-
-def _side_by_side(values: Params) -> Tensor:
-    return torch.cat([value.flatten() for value in values.values()])
+        return Marginals(side_by_side(self.loc()), side_by_side(self.log_scale()).exp())
 
 
 def draw_normal(loc: Tensor, scale: Tensor, sampling: Sampling) -> Tensor:
