@@ -71,6 +71,10 @@ def _complete_data(incomplete: str) -> list[str]:
     return _starting(SOURCES, incomplete)
 
 
+def _complete_bench(incomplete: str) -> list[str]:
+    return _starting(("cpu", "gpu"), incomplete)
+
+
 def _studies(ctx: Any) -> Sequence[str]:
     """The study on the line so far, or all of them."""
     from bbh.studies.presets import STUDIES
@@ -250,6 +254,54 @@ def report(
     Example: `bbh report runs/mnist runs/toy --out report.html`
     """
     _write_report(folders, out)
+
+
+@app.command()
+def bench(
+    where: Annotated[str, typer.Argument(help="cpu or gpu.", autocompletion=_complete_bench)],
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="Turns of every training step; 15 or 10 by default.")
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A method, or an adapter; repeatable; all by default."),
+    ] = None,
+    peers: Annotated[
+        Path | None,
+        typer.Option(help="Folder with adapters of other libraries; benchmarks/peers if there."),
+    ] = None,
+    scaling: Annotated[bool, typer.Option(help="Follow how cost grows as well.")] = True,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Tiny, to see whether all works; times mean nothing.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Of weights, draws and orders.")] = 0,
+    out: Annotated[Path, typer.Option(help="Folder for the records.")] = Path("runs/bench"),
+) -> None:
+    """Time training steps and predictions, all contenders in turn.
+
+    On a CPU beside other libraries, as far as they are installed; on a GPU against the speed of
+    its memory. Leave the machine to it: about fifteen minutes on two cores, two on a GPU.
+
+    Examples:
+
+    - `bbh bench cpu`
+    - `bbh bench cpu --only bbb --only blitz --no-scaling`
+    - `bbh bench gpu --out runs/bench`
+    """
+    from bbh.bench import command
+
+    folder = command.bench(
+        where,
+        console,
+        rounds=rounds,
+        quick=quick,
+        only=tuple(only or ()),
+        peers=peers or (command.PEERS if command.PEERS.is_dir() else None),
+        scaling=scaling,
+        seed=seed,
+        out=out,
+    )
+    console.print(f"Records: {folder}", highlight=False, soft_wrap=True)
 
 
 @data_app.command("list")

@@ -1,0 +1,126 @@
+"""This library's contenders, trained by the very steps that ``bbh.fit`` takes."""
+
+import sys
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+
+from bbh import generators, methods
+from bbh.bench.contenders import OWN, Contender
+from bbh.bench.problems import Problem
+from bbh.graphs import GraphStepper, can_record
+from bbh.likelihoods import Categorical
+from bbh.optimizers import make_adam
+from bbh.posterior import Posterior
+from bbh.prediction import predict
+from bbh.steps import Objective, Stepper
+from bbh.version import __version__
+
+Make = Callable[[nn.Module], Posterior[Any]]
+
+
+def _hypernet(generator: generators.Generator | None = None) -> Make:
+    return lambda network: methods.bayes_by_hypernet(network, Categorical(), generator=generator)
+
+
+# Names, what they compete as, and how to make them.
+OWN_METHODS: dict[str, tuple[str, Make]] = {
+    "map": ("map", lambda network: methods.maximum_a_posteriori(network, Categorical())),
+    "ensemble": ("ensemble", lambda network: methods.deep_ensemble(network, Categorical())),
+    "bbb": ("bbb", lambda network: methods.bayes_by_backprop(network, Categorical())),
+    "dropout": ("dropout", lambda network: methods.mc_dropout(network, Categorical())),
+    "mnf": ("mnf", lambda net: methods.multiplicative_normalizing_flows(net, Categorical())),
+    "bbh": ("bbh", _hypernet()),
+    "bbh-single": ("bbh", _hypernet(generators.Single())),
+    "bbh-sliced": ("bbh", _hypernet(generators.Sliced())),
+}
+
+
+def own_contenders(problem: Problem, names: Iterable[str] = ()) -> list[Contender]:
+    """The six methods, and Bayes by Hypernet with each kind of generator.
+
+    Args:
+        problem: What to build.
+        names: Of those wanted; all if none.
+    """
+    return [own_contender(name, *OWN_METHODS[name], problem) for name in names or OWN_METHODS]
+
+
+def own_contender(name: str, method: str, make: Make, problem: Problem) -> Contender:
+    """One posterior with everything at its default."""
+    posterior = make(problem.make_network())
+    stepper = make_stepper(posterior, problem)
+    return Contender(
+        name=name,
+        library=f"{OWN} {__version__}",
+        method=method,
+        step=lambda: stepper.step((problem.inputs, problem.targets), 1.0),
+        predict=lambda batch_size: own_prediction(posterior, problem, batch_size),
+        parameters=num_parameters(posterior),
+    )
+
+
+def own_prediction(
+    posterior: Posterior[Any], problem: Problem, batch_size: int | None = None
+) -> Tensor:
+    """Averaged probabilities, as users get them."""
+    draws = problem.sizes.draws
+    return predict(posterior, problem.test_inputs, draws, batch_size=batch_size).mean
+
+
+def make_stepper(
+    posterior: Posterior[Any], problem: Problem, *, cuda_graph: bool = True, factored: bool = True
+) -> Stepper:
+    """What ``bbh.fit`` makes, or the same without some of what it saves.
+
+    Args:
+        posterior: Moved to the problem's device.
+        problem: Gives N and the device.
+        cuda_graph: Record a step and replay it, on a CUDA device.
+        factored: Update output layers from factors of their gradient.
+    """
+    fabric = Fabric(accelerator=problem.device.type, devices=1)
+    posterior.to(problem.device)
+    parameters = [one for one in posterior.parameters() if one.requires_grad]
+    if factored:
+        optimizer = make_adam(posterior, parameters, lr=1e-4)
+    else:
+        optimizer = torch.optim.Adam(parameters, lr=1e-4, fused=True)
+    objective, wrapped = fabric.setup(Objective(posterior), optimizer)
+    posterior.train()
+    settings = {
+        "num_data": problem.num_data,
+        "temperature": 1.0,
+        "num_samples": None,
+        "likelihood_samples": None,
+    }
+    graphs = cuda_graph and can_record(fabric, wrapped.optimizer)
+    make = GraphStepper if graphs else Stepper
+    return make(posterior, objective, wrapped, fabric, settings, None)
+
+
+@contextmanager
+def plain_kernels() -> Generator[None]:
+    """Meanwhile every kernel is its plain PyTorch twin."""
+    users: list[Any] = [
+        module
+        for name, module in list(sys.modules.items())
+        if name.startswith("bbh.") and callable(vars(module).get("triton_available"))
+    ]
+    before = [module.triton_available for module in users]
+    try:
+        for module in users:
+            module.triton_available = lambda: False
+        yield
+    finally:
+        for module, available in zip(users, before, strict=True):
+            module.triton_available = available
+
+
+def num_parameters(module: nn.Module) -> int:
+    """Trained numbers."""
+    return sum(one.numel() for one in module.parameters() if one.requires_grad)
