@@ -4,7 +4,7 @@ BIN := .venv/bin
 # One stamp per content of the dependency files: set-up reruns when they change.
 STAMP := .venv/ready-$(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
 
-.PHONY: demo test test-slow setup lint types docs pictures tables clean
+.PHONY: demo test test-slow setup lint types docs pictures tables bench clean
 
 demo: setup
 	$(BIN)/bbh demo
@@ -33,7 +33,7 @@ docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean:
-	rm -rf .venv site dist
+	rm -rf .venv .venv-bench site dist
 
 pictures: setup
 	$(BIN)/python docs/pictures.py
@@ -41,3 +41,8 @@ pictures: setup
 # Tables of README and docs from the committed records.
 tables: setup
 	$(BIN)/python docs/tables.py
+
+# Beside other libraries, in an environment of its own; benchmarks/README.md says how.
+bench:
+	PYTHON=$(PYTHON) benchmarks/setup .venv-bench
+	.venv-bench/bin/bbh bench cpu
