@@ -9,10 +9,10 @@ import bbh
 from bbh.studies import datasets
 from bbh.studies.images.between_classes import (
     digit_index,
-    evaluation_arrays,
-    evaluation_images,
     mix,
     rotate,
+    series_arrays,
+    series_images,
 )
 from bbh.studies.networks import digits_network
 
@@ -47,7 +47,7 @@ def test_mixing_ends_at_the_originals():
 def test_arrays_of_the_digits():
     data = datasets.load_digits()
     posterior = bbh.methods.bayes_by_backprop(digits_network(), bbh.likelihoods.Categorical())
-    arrays = evaluation_arrays(posterior, data, num_samples=7)
+    arrays = series_arrays(posterior, data, num_samples=7)
     steps = {"rotation_three": 19, "rotation_one": 19, "rotation_six": 37, "mixing": 11}
     for name, number in steps.items():
         word = "factors" if name == "mixing" else "angles"
@@ -68,14 +68,14 @@ def test_arrays_of_the_digits():
 def test_a_point_estimate_has_one_draw():
     data = datasets.load_digits()
     posterior = bbh.methods.maximum_a_posteriori(digits_network(), bbh.likelihoods.Categorical())
-    assert evaluation_arrays(posterior, data, 100)["mixing_probabilities"].shape == (1, 11, 10)
+    assert series_arrays(posterior, data, 100)["mixing_probabilities"].shape == (1, 11, 10)
 
 
 def test_the_authors_images_are_the_digits_they_say(data_dir):
     data = datasets.load_mnist(data_dir)
     for digit in (1, 3, 6, 8):
         assert data.test_labels[digit_index(data, digit)] == digit
-    images, angles = evaluation_images(data)["rotation_six"]
+    images, angles = series_images(data)["rotation_six"]
     assert images.shape == (37, 1, 28, 28)
     unturned = images[angles.tolist().index(0)]
     torch.testing.assert_close(unturned, data.test_images[217], rtol=0, atol=1e-5)

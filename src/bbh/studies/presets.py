@@ -1,122 +1,21 @@
-"""Settings of every study, method and preset, with the reasons for them."""
-
-import math
-from dataclasses import replace
+"""Which studies, presets and rows there are. Settings and their reasons lie with the studies."""
 
 from bbh.studies.config import Config, ConfigError
-from bbh.studies.toy.presets import TOY_CORRECTED, TOY_LEGACY
+from bbh.studies.images import presets as images
+from bbh.studies.toy import presets as toy
 
-# As the paper's text describes its MNIST runs: Adam, constant rates, 100 epochs of batches of 100.
-_MNIST_PAPER = {
-    "map": Config("map"),
-    # No prior on ensembles: a temperature of zero leaves the complexity out.
-    "ensemble": Config("ensemble", num_members=10, adversarial_epsilon=0.01, temperature=0.0),
-    "bbb": Config("bbb", initial_scale=math.exp(-4.5)),
-    "dropout": Config("dropout"),
-    # The reference initialises the log of the standard deviation, not of the variance, at −9.
-    "mnf": Config("mnf", initial_scale=math.exp(-9), anneal_start=5, anneal_end=20),
-    "bbh": Config(
-        "bbh",
-        learning_rate=1e-4,
-        anneal_start=5,
-        anneal_end=20,
-        num_samples=5,
-        likelihood_samples=1,
-        divergence="nearest_neighbour",
-        spread=0.0,
-    ),
-}
-# As the authors' code of May 2018 runs, whatever the text says; see ``bbh.studies.legacy``.
-_MNIST_LEGACY = {
-    # Weight decay on kernels, none on biases.
-    "map": replace(_MNIST_PAPER["map"], penalised="kernels"),
-    "ensemble": _MNIST_PAPER["ensemble"],
-    "bbb": _MNIST_PAPER["bbb"],
-    "dropout": replace(_MNIST_PAPER["dropout"], penalised="kernels", dropout_layers=True),
-    # A log variance set to 1 where 0 was meant; and the convolutions' KL is lost.
-    "mnf": replace(_MNIST_PAPER["mnf"], penalised="dense", prior_scale=math.exp(0.5)),
-    # The script's optimiser flag is never passed on.
-    "bbh": replace(_MNIST_PAPER["bbh"], optimizer="rmsprop_tf"),
-}
-# Priors for all, learning rates that decay, all draws in the likelihood, an unbiased divergence.
-_MNIST_CORRECTED = {
-    method: replace(config, epochs=60, batch_size=200, cosine_decay=True)
-    for method, config in {
-        "map": Config("map"),
-        "ensemble": Config("ensemble"),
-        "bbb": Config("bbb"),
-        "dropout": Config("dropout"),
-        "mnf": Config("mnf", anneal_start=3, anneal_end=12),
-        # Chosen on the validation split: narrow trunks and a high rate that decays reach the
-        # prior where the data say nothing; wide ones at the paper's rate do not in this time.
-        "bbh": Config(
-            "bbh",
-            learning_rate=3e-3,
-            anneal_start=3,
-            anneal_end=18,
-            num_samples=5,
-            divergence="entropy",
-            hidden=(16, 32, 64),
-            spread=0.3,
-            noise_dim=8,
-        ),
-    }.items()
-}
-# Small and quick: the demonstration.
-_DIGITS = {
-    method: replace(
-        config,
-        epochs=40,
-        batch_size=64,
-        learning_rate=1e-3,
-        cosine_decay=False,
-        anneal_start=2,
-        anneal_end=20,
-        num_members=5,
-        hidden=(16, 32, 64),
-        noise_dim=1,
-        spread=0.1,
-    )
-    for method, config in _MNIST_CORRECTED.items()
-}
-_INDEPENDENT_1 = _MNIST_PAPER["bbh"]
-_SHARED_1 = replace(_INDEPENDENT_1, noise_shared=True)
-# The paper's tables 1 and 2; those of other methods than the reported one share noise, d = 1.
-_GENERATORS = {
-    "single": replace(_SHARED_1, generator="single"),
-    "sliced": replace(_SHARED_1, generator="sliced"),
-    "layerwise": _SHARED_1,
-}
-_NOISE = {
-    "shared-1": _SHARED_1,
-    "independent-1": _INDEPENDENT_1,
-    "shared-8": replace(_SHARED_1, noise_dim=8),
-    "independent-8": replace(_INDEPENDENT_1, noise_dim=8),
-}
-# The appendix's table, on Bayes by Backprop, and the estimator with the exact prior term.
-_DIVERGENCES = {
-    word: replace(
-        _MNIST_PAPER["bbb"],
-        divergence=word,
-        num_samples=1 if word == "closed_form" else 5,
-        likelihood_samples=1,
-    )
-    for word in ("closed_form", "adversarial", "nearest_neighbour", "joint", "entropy")
-}
-# Their code: RMSProp for hypernetworks, and one critic step where the text says five.
-_GENERATORS_LEGACY, _NOISE_LEGACY = (
-    {row: replace(config, optimizer="rmsprop_tf") for row, config in rows.items()}
-    for rows in (_GENERATORS, _NOISE)
-)
-_DIVERGENCES_LEGACY = {row: replace(config, critic_steps=1) for row, config in _DIVERGENCES.items()}
 # Study → preset → row of the table → configuration.
 _PRESETS: dict[str, dict[str, dict[str, Config]]] = {
-    "toy": {"corrected": TOY_CORRECTED, "legacy": TOY_LEGACY},
-    "digits": {"corrected": _DIGITS},
-    "mnist": {"paper": _MNIST_PAPER, "legacy": _MNIST_LEGACY, "corrected": _MNIST_CORRECTED},
-    "mnist-generators": {"paper": _GENERATORS, "legacy": _GENERATORS_LEGACY},
-    "mnist-noise": {"paper": _NOISE, "legacy": _NOISE_LEGACY},
-    "mnist-divergences": {"paper": _DIVERGENCES, "legacy": _DIVERGENCES_LEGACY},
+    "toy": {"corrected": toy.CORRECTED, "legacy": toy.LEGACY},
+    "digits": {"corrected": images.DIGITS},
+    "mnist": {
+        "paper": images.MNIST_PAPER,
+        "legacy": images.MNIST_LEGACY,
+        "corrected": images.MNIST_CORRECTED,
+    },
+    "mnist-generators": {"paper": images.GENERATORS, "legacy": images.GENERATORS_LEGACY},
+    "mnist-noise": {"paper": images.NOISE, "legacy": images.NOISE_LEGACY},
+    "mnist-divergences": {"paper": images.DIVERGENCES, "legacy": images.DIVERGENCES_LEGACY},
 }
 STUDIES = tuple(_PRESETS)
 

@@ -18,7 +18,7 @@ from bbh.studies.run import Run
 from bbh.version import __version__
 
 SCHEMA = 1
-PACKAGE = str(Path(__file__).parents[1])
+_PACKAGE = Path(__file__).parents[1]
 # More memory than one process's own driver context takes.
 _CONTEXT_BYTES = 1.5e9
 FILE_NAME = "record.json"
@@ -63,7 +63,7 @@ class Record:
     hardware: dict[str, Any] = field(default_factory=lambda: hardware())
     versions: dict[str, str] = field(default_factory=lambda: versions())
     commit: str | None = field(default_factory=lambda: _git("rev-parse", "HEAD"))
-    dirty: bool = field(default_factory=lambda: bool(_git("status", "--porcelain", "--", PACKAGE)))
+    dirty: bool = field(default_factory=lambda: bool(_git("status", "--porcelain", "--", ".")))
     schema: int = SCHEMA
 
     @staticmethod
@@ -151,11 +151,11 @@ def versions() -> dict[str, str]:
 
 
 def _git(*arguments: str) -> str | None:
-    """Output of git in the folder of this source tree; None where that is not a checkout."""
+    """Output of git in the folder of the package; None where that is not a checkout."""
     try:
         done = subprocess.run(
             ["git", *arguments],
-            cwd=Path(__file__).parent,
+            cwd=_PACKAGE,
             capture_output=True,
             text=True,
             check=True,

@@ -29,7 +29,7 @@ _MIXED = (8, 3)
 _MOST_DRAWS = 40
 
 
-def evaluation_arrays(
+def series_arrays(
     posterior: bbh.Posterior[Any], data: ImageData, num_samples: int
 ) -> dict[str, np.ndarray]:
     """Images between classes and what every draw says of them, for figures.
@@ -38,7 +38,7 @@ def evaluation_arrays(
     ``…_images`` [A, H, W] in bytes, ``…_angles`` in degrees or ``…_factors`` [A], and
     ``…_probabilities`` [S, A, C] in half precision. One set of draws serves all four.
     """
-    inputs = evaluation_images(data)
+    inputs = series_images(data)
     images = torch.cat([shown for shown, _ in inputs.values()])
     predictive: ClassPredictive = bbh.predict(
         posterior, images, min(num_samples, _MOST_DRAWS), keep_draws=True
@@ -57,7 +57,7 @@ def evaluation_arrays(
     return arrays
 
 
-def evaluation_images(data: ImageData) -> Mapping[str, tuple[Tensor, Tensor]]:
+def series_images(data: ImageData) -> Mapping[str, tuple[Tensor, Tensor]]:
     """Name → images [A, 1, H, W] and their angles or factors [A]."""
     chosen = {digit: data.test_images[digit_index(data, digit)] for digit in _MNIST_INDICES}
     inputs: dict[str, tuple[Tensor, Tensor]] = {}

@@ -10,7 +10,7 @@ import bbh
 from bbh.predictive import ClassPredictive
 from bbh.progress import Display
 from bbh.studies.datasets import ImageData
-from bbh.studies.images.between_classes import evaluation_arrays
+from bbh.studies.images.between_classes import series_arrays
 from bbh.studies.images.measures import figure_arrays, measure
 from bbh.studies.record import Record
 from bbh.studies.run import Run
@@ -69,5 +69,5 @@ def run_once(
         data={data.name: data.fingerprint, "outliers": data.outlier_name, "split": config.split},
     )
     arrays = figure_arrays(data, inside, outside)
-    record.write(run.folder, arrays | evaluation_arrays(posterior, data, number))
+    record.write(run.folder, arrays | series_arrays(posterior, data, number))
     return record

@@ -15,7 +15,7 @@ _CONVERGED = Config(
     steps_per_epoch=20,
     prediction_samples=1000,
 )
-TOY_CORRECTED = {
+CORRECTED = {
     "map": replace(_CONVERGED, method="map", steps_per_epoch=10),
     # Without adversarial inputs: they belong to no model, and cost ten members' loops.
     "ensemble": replace(_CONVERGED, method="ensemble", steps_per_epoch=10),
@@ -52,7 +52,7 @@ _FORTY_STEPS = Config(
     falling_beta=True,
     prediction_samples=1000,
 )
-TOY_LEGACY = {
+LEGACY = {
     # A temperature of zero leaves the prior out.
     "map": replace(_FORTY_STEPS, method="map", temperature=0.0),
     "ensemble": replace(_FORTY_STEPS, method="ensemble", temperature=0.0, adversarial_epsilon=0.01),
