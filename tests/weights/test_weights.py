@@ -234,6 +234,41 @@ def test_flow_bound_holds_with_flow_steps():
     assert drawn.mean().item() == pytest.approx(expected, abs=0.02)
 
 
+def test_flow_bound_is_the_same_for_any_number_of_draws():
+    weights = MultiplicativeFlow({"w": torch.randn(3, 4), "b": torch.randn(3)}, kind="planar")
+    multiplier = weights.multipliers["z/w"]
+    # No noise in z, and an r that does not look at the weights: nothing is left to chance.
+    nn.init.constant_(multiplier.log_variance, -40.0)
+    nn.init.zeros_(multiplier.projection)
+    one, three = (weights.cost(weights.sample(n), Normal()).complexity for n in (1, 3))
+    torch.testing.assert_close(one, three)
+
+
+@pytest.mark.parametrize("kind", list(FlowKind))
+def test_gradients_of_flow_bound_and_draw_are_their_slopes(kind: FlowKind):
+    values = {"matrix": torch.randn(3, 4), "conv": torch.randn(2, 1, 2, 2), "bias": torch.randn(3)}
+    weights = MultiplicativeFlow(values, initial_scale=0.2, kind=kind).double()
+
+    def value() -> torch.Tensor:
+        torch.manual_seed(5)  # the same noise and masks every time
+        samples = weights.sample(1)
+        drawn = sum(one.as_subclass(torch.Tensor).sin().sum() for one in samples.values())
+        return weights.cost(samples, Normal(0.7)).complexity + drawn
+
+    value().backward()
+    for name, parameter in weights.named_parameters():
+        direction, start, step = torch.randn_like(parameter), parameter.detach().clone(), 1e-5
+        ends = []
+        for sign in (1, -1):
+            with torch.no_grad():
+                parameter.copy_(start + sign * step * direction)
+                ends.append(value().item())
+                parameter.copy_(start)
+        assert parameter.grad is not None, name
+        slope = (parameter.grad * direction).sum().item()
+        assert slope == pytest.approx((ends[0] - ends[1]) / (2 * step), rel=1e-5, abs=1e-6), name
+
+
 def test_every_kernel_enters_the_flow_bound():
     # With an r that does not look at the weights, ∂bound/∂log scale = scale² − 1 for each
     # weight of each tensor: Gaussian KL to N(0, 1), convolutions included. The limit 0.5 of the
