@@ -9,6 +9,14 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from bbh.studies.presets import preset_configs
+from bbh.studies.report import write_report
+from bbh.studies.run import Run
+from bbh.studies.runner import execute, plan
+from bbh.studies.terminal import completion
+from bbh.studies.terminal.data import app as data_app
+from bbh.studies.terminal.dry_run import show_plan
+from bbh.studies.terminal.tables import explanation, results_table, run_title
 from bbh.version import __version__
 
 app = typer.Typer(
@@ -18,7 +26,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
-data_app = typer.Typer(help="List, fetch and check data sets.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 console = Console()
 
@@ -34,65 +41,11 @@ def _version(shown: bool) -> bool:
     return shown
 
 
-def _complete_study(incomplete: str) -> list[str]:
-    from bbh.studies.presets import STUDIES
-
-    return _starting(STUDIES, incomplete)
-
-
-def _complete_method(ctx: Any, incomplete: str) -> list[str]:
-    from bbh.studies.presets import preset_configs, preset_names
-
-    rows = (row for one in _studies(ctx) for row in preset_configs(one, preset_names(one)[0]))
-    return _starting(rows, incomplete)
-
-
-def _complete_preset(ctx: Any, incomplete: str) -> list[str]:
-    from bbh.studies.presets import preset_names
-
-    return _starting((name for one in _studies(ctx) for name in preset_names(one)), incomplete)
-
-
-def _complete_device(incomplete: str) -> list[str]:
-    from bbh.studies.runner import DEVICES
-
-    return _starting(DEVICES, incomplete)
-
-
-def _complete_setting(incomplete: str) -> list[str]:
-    from bbh.studies.config import Config
-
-    return _starting((f"{name}=" for name in vars(Config())), incomplete)
-
-
-def _complete_data(incomplete: str) -> list[str]:
-    from bbh.studies.datasets import SOURCES
-
-    return _starting(SOURCES, incomplete)
-
-
 def _complete_bench(incomplete: str) -> list[str]:
-    return _starting(("cpu", "gpu"), incomplete)
+    return [word for word in ("cpu", "gpu") if word.startswith(incomplete)]
 
 
-def _studies(ctx: Any) -> Sequence[str]:
-    """The study on the line so far, or all of them."""
-    from bbh.studies.presets import STUDIES
-
-    # An option without its value keeps the parser from naming the arguments before it.
-    words = [ctx.params.get("study"), *ctx.args]
-    return [word for word in words if word in STUDIES] or STUDIES
-
-
-def _starting(words: Iterable[str], incomplete: str) -> list[str]:
-    return [word for word in dict.fromkeys(words) if word.startswith(incomplete)]
-
-
-_DataNames = Annotated[
-    list[str] | None,
-    typer.Argument(help="mnist, notmnist; all if none.", autocompletion=_complete_data),
-]
-_Device = Annotated[str, typer.Option(help="auto, cpu or cuda.", autocompletion=_complete_device)]
+_Device = Annotated[str, typer.Option(help="auto, cpu or cuda.", autocompletion=completion.devices)]
 _Resume = Annotated[
     bool,
     typer.Option("--resume", help="Keep finished runs and go on with an interrupted one."),
@@ -123,9 +76,6 @@ def demo(
 
     Example: `bbh demo --out runs/demo`
     """
-    from bbh.studies.presets import preset_configs
-    from bbh.studies.runner import plan
-
     again = ["bbh", "demo", *_options(epochs=epochs, seed=seed, out=out), "--resume"]
     failed: list[str] = []
     for study in ("toy", "digits"):
@@ -145,7 +95,7 @@ def run(
         str,
         typer.Argument(
             help="toy, digits, mnist, mnist-generators, mnist-noise or mnist-divergences.",
-            autocompletion=_complete_study,
+            autocompletion=completion.studies,
         ),
     ],
     method: Annotated[
@@ -156,7 +106,7 @@ def run(
             "nuts); in mnist-generators single, sliced or layerwise; in mnist-noise shared-1, "
             "independent-1, shared-8 or independent-8; in mnist-divergences closed_form, "
             "adversarial, nearest_neighbour, joint or entropy. Repeatable; all by default.",
-            autocompletion=_complete_method,
+            autocompletion=completion.methods,
         ),
     ] = None,
     preset: Annotated[
@@ -164,7 +114,7 @@ def run(
         typer.Option(
             help="corrected: unbiased and trained to the end. paper: as its text says. legacy: as "
             "its code runs. The first of these that the study has, by default.",
-            autocompletion=_complete_preset,
+            autocompletion=completion.presets,
         ),
     ] = None,
     seed: Annotated[list[int] | None, typer.Option(help="Repeatable; 0 by default.")] = None,
@@ -182,7 +132,7 @@ def run(
             "--set",
             metavar="KEY=VALUE",
             help="Any setting, applied last; repeatable. --dry-run shows them all.",
-            autocompletion=_complete_setting,
+            autocompletion=completion.settings,
         ),
     ] = None,
     data: Annotated[
@@ -211,9 +161,6 @@ def run(
     - `bbh run mnist --method bbh --method map --seed 0 --seed 1 --epochs 20`
     - `bbh run mnist-noise --set learning_rate=3e-4 --out runs/faster`
     """
-    from bbh.studies.runner import plan
-    from bbh.studies.terminal.dry_run import show_plan
-
     runs = plan(
         study,
         variants=method or [],
@@ -304,69 +251,10 @@ def bench(
     console.print(f"Records: {folder}", highlight=False, soft_wrap=True)
 
 
-@data_app.command("list")
-def list_data() -> None:
-    """Show which files there are and which of them are at hand.
-
-    Example: `BBH_DATA=data bbh data list`
-    """
-    from bbh.studies.datasets import SOURCES, DataError
-    from bbh.studies.datasets.sources import data_dir_or_environment
-
-    folder = data_dir_or_environment(None)
-    for sources in SOURCES.values():
-        for source in sources.values():
-            try:
-                where = str(source.find(folder))
-            except DataError:
-                where = "not here: bbh data fetch"
-            console.print(f"{source.folder}/{source.name}: {where}", soft_wrap=True)
-
-
-@data_app.command("fetch")
-def fetch_data(names: _DataNames = None) -> None:
-    """Download files from their publishers' mirrors into the cache, with their checksums.
-
-    Example: `bbh data fetch mnist`
-    """
-    for source in _sources(names):
-        console.print(str(source.fetch()), soft_wrap=True)
-
-
-@data_app.command("check")
-def check_data(
-    names: _DataNames = None,
-    data: Annotated[Path | None, typer.Option(help="Folder with the data files.")] = None,
-) -> None:
-    """Read every file and say whether it is what it should be.
-
-    Example: `bbh data check mnist --data data`
-    """
-    from bbh.studies.datasets.sources import data_dir_or_environment
-
-    folder = data_dir_or_environment(data)
-    for source in _sources(names):
-        shape = tuple(source.read(folder).shape)
-        console.print(f"{source.folder}/{source.name}: {shape}, good", soft_wrap=True)
-
-
-def _sources(names: list[str] | None) -> list[Any]:
-    from bbh.studies.datasets import SOURCES, DataError
-
-    for name in names or []:
-        if name not in SOURCES:
-            raise DataError(f"there is no data set {name!r}: choose from {', '.join(SOURCES)}.")
-    return [source for name in names or SOURCES for source in SOURCES[name].values()]
-
-
 def _execute(
-    runs: Sequence[Any], data: Path | None, device: str, resume: bool, again: Sequence[str]
+    runs: Sequence[Run], data: Path | None, device: str, resume: bool, again: Sequence[str]
 ) -> list[str]:
     """Runs them and prints the table; the names of those that failed."""
-    # Imported here so that --help and --version answer at once.
-    from bbh.studies.runner import execute
-    from bbh.studies.terminal.tables import explanation, results_table, run_title
-
     try:
         outcome = execute(runs, data=data, device=device, resume=resume, console=console)
     except KeyboardInterrupt:
@@ -379,8 +267,6 @@ def _execute(
 
 
 def _write_report(folders: Sequence[Path], out: Path) -> None:
-    from bbh.studies.report import write_report
-
     console.print(f"Report: {write_report(folders, out)}", highlight=False, soft_wrap=True)
 
 
