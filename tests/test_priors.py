@@ -80,6 +80,8 @@ def test_log_density_sums_over_all_weights_of_a_sample():
     result = Normal(2.0).log_density(samples, SHAPES)
     flat = torch.cat([value.reshape(4, -1) for value in samples.values()], dim=1)
     torch.testing.assert_close(result, td.Normal(0.0, 2.0).log_prob(flat).sum(1))
+    shifted = Normal(2.0, loc=0.7).log_density(samples, SHAPES)
+    torch.testing.assert_close(shifted, td.Normal(0.7, 2.0).log_prob(flat).sum(1))
     only_bias = Normal(2.0).log_density(samples, {"a.bias": torch.Size([2])})
     torch.testing.assert_close(only_bias, td.Normal(0.0, 2.0).log_prob(samples["a.bias"]).sum(1))
 

@@ -106,6 +106,7 @@ def test_triton_kernel_through_its_interpreter():
 
 def test_draws_that_are_no_numbers_are_seen():
     assert hidden(lambda *arguments: (sum_log_distances_plain(*arguments),)) == []
+    assert hidden(neighbours_cpu.log_distances) == []
 
 
 def test_equal_draws_stay_finite():

@@ -80,6 +80,28 @@ def test_the_stored_reference_converged(noise_scale):
     assert about["data"] == load_toy(noise_scale).fingerprint
 
 
+@pytest.mark.parametrize("noise_scale", [9.0, 3.0])
+def test_the_stored_reference_obeys_the_virial_theorem(noise_scale):
+    # E[w · ∇U(w)] = D under exp(−U), whatever U: here written out a second time.
+    reference, data = read_reference(noise_scale, 1.0), load_toy(noise_scale)
+    assert reference is not None
+    weights = [value.double().requires_grad_() for value in reference.samples.values()]
+    first, first_bias, second, second_bias = weights
+    inputs, targets = data.train_inputs.double(), data.train_targets.double()
+    hidden = torch.relu(inputs @ first.mT + first_bias.unsqueeze(1))
+    outputs = hidden @ second.mT + second_bias.unsqueeze(1)
+    potential = (outputs - targets).square().sum() / (2 * noise_scale**2)
+    potential = potential + sum(one.square().sum() for one in weights) / 2
+    slopes = torch.autograd.grad(potential, weights)
+    virial = sum(
+        (one * slope).flatten(1).sum(1) for one, slope in zip(weights, slopes, strict=True)
+    )
+    # Six hundred draws, nearly independent.
+    error = virial.std().item() / len(virial) ** 0.5
+    assert error < 4
+    assert virial.mean().item() == pytest.approx(301, abs=4 * error)
+
+
 def test_a_new_reference_is_stored_and_read_again(tmp_path):
     data = load_toy(9.0)
     assert read_reference(9.0, 1.0, tmp_path) is None
