@@ -1,6 +1,7 @@
 """NUTS against an exact posterior, and the stored reference of the toy study."""
 
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -59,8 +60,21 @@ def test_nuts_is_repeatable_and_leaves_the_random_state_alone():
 def test_chains_apart_do_not_pass_for_converged():
     values = torch.randn(2, 100, 3)
     assert convergence(values).r_hat < 1.05
-    values[1] += 3
+    effective = convergence(values).effective_samples
+    # One point of three is enough.
+    values[1, :, 0] += 3
     assert convergence(values).r_hat > 1.5
+    assert convergence(values).effective_samples < 0.2 * effective
+
+
+def test_thinned_draws_are_every_so_many_of_the_chain():
+    inputs, targets = torch.randn(5, 2), torch.randn(5, 1)
+    likelihood, prior = bbh.likelihoods.Gaussian(1.0), bbh.priors.Normal(1.0)
+    whole, thinned = (
+        nuts(nn.Linear(2, 1), likelihood, prior, inputs, targets, settings).samples["bias"]
+        for settings in (QUICK, replace(QUICK, draws=2, thin=3))
+    )
+    assert torch.equal(thinned, whole.unflatten(0, (2, 6))[:, 2::3].flatten(0, 1))
 
 
 @pytest.mark.parametrize("noise_scale", [3.0, 9.0])
