@@ -270,3 +270,28 @@ def test_fetching_names_the_files_it_got(monkeypatch):
     result = runner.invoke(app, ["data", "fetch", "notmnist"])
     assert result.exit_code == 0, result.output
     assert fetched == result.output.split() == list(NOTMNIST)
+
+
+def test_runs_side_by_side_are_the_runs_one_by_one(tmp_path):
+    arguments = ["run", "digits", "--method", "map", "--seed", "0", "--seed", "1"]
+    arguments += ["--epochs", "1", "--device", "cpu"]
+    one_by_one = runner.invoke(app, [*arguments, "--out", str(tmp_path / "a")])
+    together = runner.invoke(app, [*arguments, "--jobs", "2", "--out", str(tmp_path / "b")])
+    assert (one_by_one.exit_code, together.exit_code) == (0, 0), together.output
+    assert "digits 2/2" in together.output
+    for seed in (0, 1):
+        place = f"digits/corrected/map-{seed}"
+        first, second = (
+            Record.read(tmp_path / name / place / "record.json") for name in ("a", "b")
+        )
+        assert first.metrics["nll"] == pytest.approx(second.metrics["nll"], rel=1e-4)
+        assert "err" in (tmp_path / "b" / place / "log.txt").read_text()
+
+
+def test_a_failure_beside_others_names_its_log(tmp_path):
+    arguments = ["run", "digits", "--method", "map", "--method", "bbb", "--epochs", "1"]
+    arguments += ["--set", "learning_rate=1e30", "--device", "cpu", "--jobs", "2"]
+    result = runner.invoke(app, [*arguments, "--out", str(tmp_path)])
+    assert result.exit_code == 1
+    assert result.output.count("failed,") == 2
+    assert "log.txt" in result.output

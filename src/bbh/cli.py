@@ -3,6 +3,7 @@
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +13,8 @@ from rich.console import Console
 from bbh.studies.presets import preset_configs
 from bbh.studies.report import write_report
 from bbh.studies.run import Run
-from bbh.studies.runner import execute, plan
+from bbh.studies.runner import Outcome, execute, plan
+from bbh.studies.side_by_side import execute_side_by_side
 from bbh.studies.terminal import completion
 from bbh.studies.terminal.data import app as data_app
 from bbh.studies.terminal.dry_run import show_plan
@@ -84,7 +86,8 @@ def demo(
         for row, config in rows.items():
             share = max(1, round(config.epochs * epochs / _DEMO_EPOCHS))
             runs += plan(study, variants=[row], seeds=[seed], epochs=share, out=out)
-        failed += _execute(runs, None, "cpu", resume, again)
+        train = partial(execute, runs, device="cpu", resume=resume, console=console)
+        failed += _finish(runs, train, again)
     _write_report([out], out / "report.html")
     _exit_if(failed)
 
@@ -142,6 +145,10 @@ def run(
     device: _Device = "auto",
     out: Annotated[Path, typer.Option(help="Folder for the records.")] = Path("runs"),
     resume: _Resume = False,
+    jobs: Annotated[
+        int,
+        typer.Option(min=1, help="Runs at a time, each in a process of its own with a log.txt."),
+    ] = 1,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show settings, sizes and folders; train nothing.")
     ] = False,
@@ -159,6 +166,7 @@ def run(
     - `bbh run toy`
     - `bbh run mnist --method bbh --preset paper --dry-run`
     - `bbh run mnist --method bbh --method map --seed 0 --seed 1 --epochs 20`
+    - `bbh run mnist --seed 0 --seed 1 --seed 2 --jobs 9`
     - `bbh run mnist-noise --set learning_rate=3e-4 --out runs/faster`
     """
     runs = plan(
@@ -173,18 +181,19 @@ def run(
     if dry_run:
         show_plan(runs, console)
         return
-    options = _options(
-        method=method,
-        preset=preset,
-        seed=seed,
-        epochs=epochs,
-        set=settings,
-        data=data,
-        device=device,
-        out=out,
-    )
-    again = ["bbh", "run", study, *options, "--resume"]
-    failed = _execute(runs, data, device, resume, again)
+    common = _options(epochs=epochs, set=settings, data=data, device=device, out=out)
+    chosen = _options(method=method, preset=preset, seed=seed, jobs=jobs if jobs > 1 else None)
+    again = ["bbh", "run", study, *chosen, *common, "--resume"]
+
+    def command(one: Run) -> list[str]:
+        row = _options(method=one.variant, preset=one.preset, seed=one.seed)
+        return ["run", study, *row, *common, *(["--resume"] if resume else [])]
+
+    if jobs > 1:
+        train = partial(execute_side_by_side, runs, command, jobs, console)
+    else:
+        train = partial(execute, runs, data=data, device=device, resume=resume, console=console)
+    failed = _finish(runs, train, again)
     console.print(f"Records: {runs[0].folder.parent}", highlight=False, soft_wrap=True)
     _exit_if(failed)
 
@@ -251,12 +260,10 @@ def bench(
     console.print(f"Records: {folder}", highlight=False, soft_wrap=True)
 
 
-def _execute(
-    runs: Sequence[Run], data: Path | None, device: str, resume: bool, again: Sequence[str]
-) -> list[str]:
-    """Runs them and prints the table; the names of those that failed."""
+def _finish(runs: Sequence[Run], train: Callable[[], Outcome], again: Sequence[str]) -> list[str]:
+    """Trains and prints the table; the names of runs that failed."""
     try:
-        outcome = execute(runs, data=data, device=device, resume=resume, console=console)
+        outcome = train()
     except KeyboardInterrupt:
         _say(f"interrupted; to go on: {shlex.join(again)}")
         raise typer.Exit(INTERRUPTED) from None
