@@ -103,14 +103,14 @@ def test_published_numbers_belong_to_rows_and_metrics_that_exist():
 
 
 def test_best_of_a_column_and_its_ties():
-    values = {"map": (1.00, 1.02), "bbb": (1.01, 1.03), "bbh": (2.00, 2.02)}
+    values = {"map": (1.00, 1.02), "bbb": (1.024, 1.044), "bbh": (2.00, 2.02)}
     records = [
         make_record(variant, seed, metrics={"error": value})
         for variant, two in values.items()
         for seed, value in enumerate(two)
     ]
     best = {variant: cell.best for variant, cell in cells(table_of(*records), "error").items()}
-    # Standard errors 0.01 each: the difference of 0.01 is below 2 · 0.0141.
+    # Standard errors 0.01 each: the difference of 0.024 is below 2 · 0.0141, and above 2 · 0.01.
     assert best == {"map": True, "bbb": True, "bbh": False}
     # With one seed each, only equal numbers are tied.
     single = table_of(*(record for record in records if record.seed == 0))

@@ -55,6 +55,8 @@ def test_nuts_is_repeatable_and_leaves_the_random_state_alone():
     assert torch.equal(draw(), first)
     assert torch.equal(torch.random.get_rng_state(), after_network)
     assert first.shape == (12, 1, 2)
+    # Chains of equal draws would agree about everything.
+    assert not torch.equal(first[:6], first[6:])
 
 
 def test_chains_apart_do_not_pass_for_converged():
