@@ -25,7 +25,7 @@ def contenders(problem: Problem) -> list[Contender]:
 
     transform = posteriors.vi.diag.build(
         log_posterior,
-        torchopt.adam(lr=1e-4),
+        torchopt.adam(lr=1e-4, use_accelerated_op=True),
         temperature=1 / problem.num_data,
         init_log_sds=-4.5,
     )
@@ -33,7 +33,7 @@ def contenders(problem: Problem) -> list[Contender]:
     batch = (problem.inputs, problem.targets)
 
     def step() -> None:
-        held["state"], _ = transform.update(held["state"], batch)
+        held["state"], _ = transform.update(held["state"], batch, inplace=True)
 
     # On a CPU batched convolution kernels are slower than one draw after the other.
     in_turn = any(isinstance(module, nn.Conv2d) for module in network.modules())
