@@ -1179,6 +1179,19 @@ class TestAveraging:
         resumed = self.train(4, average_epochs=3, checkpoint=path, resume=True)
         assert_same_state(whole, resumed)
 
+    @pytest.mark.parametrize("before", [0, 2])
+    def test_a_mean_of_other_epochs_is_not_taken(self, before, tmp_path):
+        path = tmp_path / "checkpoint"
+        self.train(4, average_epochs=before, checkpoint=path)
+        # Of epochs 4 to 6 the first is gone, or is in a mean with the third.
+        with pytest.raises(CheckpointError, match="has 4 epochs, and not the mean"):
+            self.train(6, average_epochs=3, checkpoint=path, resume=True)
+        states = [self.train(epochs) for epochs in (5, 6)]
+        resumed = self.train(6, average_epochs=2, checkpoint=path, resume=True)
+        for name, value in resumed.items():
+            mean = torch.stack([state[name] for state in states]).mean(0)
+            torch.testing.assert_close(value, mean)
+
     @pytest.mark.parametrize(
         ("options", "problem"),
         [

@@ -139,11 +139,19 @@ class TrainingLoop:
             "best_epoch": self.best_epoch,
             "best_state": self.best_state,
             "average": self.average,
+            "average_from": self.average_from,
             "random": checkpoints.random_state(generators),
         }
 
     def restore(self, state: dict[str, Any], generators: list[torch.Generator], path: Path) -> None:
         """Continues where ``state`` was taken."""
+        # A mean over other epochs would be taken for the one that is asked for.
+        begun = self.average_from is not None and self.average_from <= len(state["records"])
+        if begun and state.get("average_from") != self.average_from:
+            raise checkpoints.CheckpointError(
+                f"{path} has {len(state['records'])} epochs, and not the mean of those from "
+                f"{self.average_from} on. Train for more epochs, or leave out average_epochs."
+            )
         try:
             if state["kinds"] != self._kinds():
                 raise ValueError(f"it was written with {state['kinds']}, not {self._kinds()}.")
