@@ -115,6 +115,8 @@ def test_a_run_writes_a_record_and_what_figures_need(method, tmp_path):
         record.metrics
     )
     assert all(np.isfinite(value) for value in record.metrics.values())
+    # Also of the reference: one half of its chains to the other.
+    assert record.metrics["distance_to_nuts"] > 0
     assert len(record.history) == (0 if method == "nuts" else 2)
     arrays = read_arrays(tmp_path)
     num_draws = {"map": 1, "ensemble": 10}.get(method, 20)
