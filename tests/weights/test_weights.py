@@ -235,7 +235,9 @@ def test_flow_bound_holds_with_flow_steps():
 
 
 def test_flow_bound_is_the_same_for_any_number_of_draws():
-    weights = MultiplicativeFlow({"w": torch.randn(3, 4), "b": torch.randn(3)}, kind="planar")
+    weights = MultiplicativeFlow(
+        {"w": torch.randn(3, 4), "b": torch.randn(3)}, kind=FlowKind.PLANAR
+    )
     multiplier = weights.multipliers["z/w"]
     # No noise in z, and an r that does not look at the weights: nothing is left to chance.
     nn.init.constant_(multiplier.log_variance, -40.0)
