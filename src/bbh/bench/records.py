@@ -118,7 +118,18 @@ def _cell(timing: Timing | None, failure: str | None) -> str:
     if timing is None:
         return "" if failure is None else "failed"
     lower, upper = timing.quartiles
-    return f"{1e3 * timing.median:.3g} ±{1e3 * (upper - lower) / 2:.2g}"
+    return f"{_number(1e3 * timing.median)} ±{_number(500 * (upper - lower))}"
+
+
+def _number(value: float) -> str:
+    """Three digits, and no powers of ten.
+
+    >>> _number(4671.2), _number(45.52), _number(0.0123)
+    ('4671', '45.5', '0.012')
+    """
+    if value >= 100:
+        return f"{value:.0f}"
+    return f"{value:.3g}" if value >= 1 else f"{value:.3f}".rstrip("0").rstrip(".")
 
 
 def _short(number: int) -> str:
