@@ -236,7 +236,7 @@ def bench(
     """Time training steps and predictions, all contenders in turn.
 
     On a CPU beside other libraries, as far as they are installed; on a GPU against the speed of
-    its memory. Leave the machine to it: about fifteen minutes on two cores, two on a GPU.
+    its memory. Leave the machine to it meanwhile.
 
     Examples:
 
