@@ -158,6 +158,7 @@ def test_command_sets_what_differs_from_the_preset():
         "--set epochs=3 --set hidden=16,32 --set noise_shared=true"
     )
     assert "--set" not in command([record])
+    assert command([dataclasses.replace(record, study="bench-cpu")]) == "bbh bench cpu"
 
 
 def test_caveats_name_what_weakens_the_numbers():

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
-from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 from torch import Tensor
 
 from bbh.metrics import _checks
@@ -33,6 +32,9 @@ def auroc(in_scores: Float[Tensor, "I"], out_scores: Float[Tensor, "O"]) -> floa
         >>> auroc(torch.tensor([0.1, 0.2]), torch.tensor([0.2, 0.3]))
         0.875
     """
+    # Imported when it is needed: it would be a fifth of the time of `import bbh`.
+    from sklearn.metrics import roc_auc_score
+
     return float(roc_auc_score(*_labels_and_scores(in_scores, out_scores)))
 
 
@@ -52,6 +54,8 @@ def aupr(in_scores: Float[Tensor, "I"], out_scores: Float[Tensor, "O"]) -> float
         >>> round(aupr(torch.tensor([0.1, 0.25]), torch.tensor([0.2, 0.3])), 4)
         0.8333
     """
+    from sklearn.metrics import average_precision_score
+
     return float(average_precision_score(*_labels_and_scores(in_scores, out_scores)))
 
 
@@ -72,6 +76,8 @@ def fpr_at_95_tpr(in_scores: Float[Tensor, "I"], out_scores: Float[Tensor, "O"])
         >>> fpr_at_95_tpr(torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([0.3, 0.5]))
         0.5
     """
+    from sklearn.metrics import roc_curve
+
     labels, scores = _labels_and_scores(in_scores, out_scores)
     # Ties give the curve diagonal pieces; without their inner points the rate jumps to the end.
     fpr, tpr, _ = roc_curve(labels, scores, drop_intermediate=False)

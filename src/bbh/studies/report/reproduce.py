@@ -33,6 +33,9 @@ def origins(group: Group) -> list[Origin]:
 def command(records: list[Record]) -> str:
     """The command line that repeats these runs, which differ in their seed only."""
     first = records[0]
+    kind, _, where = first.study.partition("-")
+    if kind == "bench":
+        return f"bbh bench {where}"
     words = ["bbh", "run", first.study, "--preset", first.preset, "--method", first.variant]
     for record in records:
         words += ["--seed", str(record.seed)]
