@@ -7,16 +7,21 @@
 torch.Size([5, 3])
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from bbh import divergences, generators, likelihoods, methods, metrics, priors, weights
 from bbh.batch_norm import refresh_batch_norm
 from bbh.noise import GaussianNoise
 from bbh.objective import Cosine, Linear, free_energy
 from bbh.posterior import AdversarialTraining, Loop, Posterior, Vmap
 from bbh.prediction import evaluate, predict
-from bbh.steps import DivergedError
 from bbh.storage import load, save
-from bbh.training import fit
 from bbh.version import __version__
+
+if TYPE_CHECKING:
+    from bbh.steps import DivergedError
+    from bbh.training import fit
 
 __all__ = [
     "AdversarialTraining",
@@ -43,3 +48,13 @@ __all__ = [
     "save",
     "weights",
 ]
+# Training brings Lightning Fabric, which takes two seconds to import: only who trains pays them.
+_ON_DEMAND = {"DivergedError": "bbh.steps", "fit": "bbh.training"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ON_DEMAND:
+        raise AttributeError(f"module 'bbh' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_ON_DEMAND[name]), name)
+    globals()[name] = value
+    return value

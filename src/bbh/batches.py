@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sized
 from typing import Any, NamedTuple, cast
 
 import torch
-from lightning_fabric.utilities.apply_func import move_data_to_device
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils.data import (
@@ -75,6 +74,11 @@ def inputs_of(batch: Any) -> Inputs:
 
 def move(inputs: Inputs, device: torch.device) -> Inputs:
     """The same inputs on another device."""
+    if isinstance(inputs, Tensor):
+        return inputs.to(device)
+    # Imported when it is needed: Fabric takes longer to import than all the rest but torch.
+    from lightning_fabric.utilities.apply_func import move_data_to_device
+
     return move_data_to_device(inputs, device)
 
 
