@@ -8,6 +8,7 @@ torch.Size([5, 3])
 """
 
 import importlib
+import random
 from typing import TYPE_CHECKING, Any
 
 from bbh import divergences, generators, likelihoods, methods, metrics, priors, weights
@@ -55,6 +56,9 @@ _ON_DEMAND = {"DivergedError": "bbh.steps", "fit": "bbh.training"}
 def __getattr__(name: str) -> Any:
     if name not in _ON_DEMAND:
         raise AttributeError(f"module 'bbh' has no attribute {name!r}")
+    # Some module on the way draws random numbers; a seed set before must mean the same after.
+    state = random.getstate()
     value = getattr(importlib.import_module(_ON_DEMAND[name]), name)
+    random.setstate(state)
     globals()[name] = value
     return value
