@@ -295,3 +295,11 @@ def test_a_failure_beside_others_names_its_log(tmp_path):
     assert result.exit_code == 1
     assert result.output.count("failed,") == 2
     assert "log.txt" in result.output
+
+
+def test_jobs_are_checked_before_any_starts(tmp_path):
+    arguments = ["run", "digits", "--method", "map", "--jobs", "2", "--device", "abacus"]
+    result = runner.invoke(app, [*arguments, "--out", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "choose one of auto, cpu, cuda" in str(result.exception)
+    assert list(tmp_path.iterdir()) == []

@@ -49,7 +49,7 @@ __all__ = [
     "save",
     "weights",
 ]
-# Training brings Lightning Fabric, which takes two seconds to import: only who trains pays them.
+# Training brings Lightning Fabric, which takes longer to import than torch: only who trains waits.
 _ON_DEMAND = {"DivergedError": "bbh.steps", "fit": "bbh.training"}
 
 

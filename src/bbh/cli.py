@@ -13,7 +13,7 @@ from rich.console import Console
 from bbh.studies.presets import preset_configs
 from bbh.studies.report import write_report
 from bbh.studies.run import Run
-from bbh.studies.runner import Outcome, execute, plan
+from bbh.studies.runner import Outcome, check_before, execute, plan
 from bbh.studies.side_by_side import execute_side_by_side
 from bbh.studies.terminal import completion
 from bbh.studies.terminal.data import app as data_app
@@ -190,6 +190,7 @@ def run(
         return ["run", study, *row, *common, *(["--resume"] if resume else [])]
 
     if jobs > 1:
+        check_before(runs, device, resume)
         train = partial(execute_side_by_side, runs, command, jobs, console)
     else:
         train = partial(execute, runs, data=data, device=device, resume=resume, console=console)

@@ -16,12 +16,9 @@ from torch import Tensor, nn
 
 from bbh.cost import Cost
 from bbh.divergences.base import Divergence, Marginals, check_num_samples
-from bbh.kernels.neighbours import sum_log_distances
+from bbh.kernels.neighbours import TINY, sum_log_distances
 from bbh.params import Params, Shapes, flatten, size
 from bbh.priors import Prior
-
-# Added to ν and to the ratio as in the authors' code; the floor already keeps both positive.
-_TINY = 1e-8
 
 
 @dataclass(frozen=True)
@@ -113,7 +110,7 @@ class JointNearestNeighbour(Divergence):
         across = _squared_distances(generated, reference)
         within = (within.amin(1) + self.floor**2).sqrt()
         across = (across.amin(1) + self.floor**2).sqrt()
-        log_ratio = (across / (within + _TINY) + _TINY).log()
+        log_ratio = (across / (within + TINY) + TINY).log()
         # The authors' code multiplies the constant by D as well; the formula does not.
         constant = math.log(num_prior / (num_samples - 1))
         return Cost(size(shapes) * log_ratio.mean() + constant)

@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 from bbh.kernels.triton_available import triton_available
 
 # Added to ν and to the ratio as in the authors' code; the floor already keeps both positive.
-_TINY = 1e-8
+TINY = 1e-8
 # Above this many prior samples a sorted look-up is faster than going through them one by one.
 _MANY = 16
 
@@ -45,7 +45,7 @@ def sum_log_distances_plain(
     if reference is None:
         return within.log().sum()
     across = _floored(ordered - nearest_of(reference, ordered), floor)
-    return (across / (within + _TINY) + _TINY).log().sum()
+    return (across / (within + TINY) + TINY).log().sum()
 
 
 class _WithGradient(torch.autograd.Function):

@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-# Added to ν and to the ratio as in the authors' code.
-_TINY = 1e-8
+from bbh.kernels.neighbours import TINY
+
 # Columns per block: some twenty rows of them fit in a core's cache, and two threads share the work.
 _BLOCK = 2**16
 
@@ -63,9 +63,9 @@ def _block(
     else:
         gap = torch.stack(rows) - _nearest(reference, torch.stack(rows))
         nu, rho = squared.sqrt(), (gap.square() + floor_squared).sqrt()
-        ratio = rho / (nu + _TINY)
-        total = (ratio + _TINY).log().sum()
-        outer = 1 / ((ratio + _TINY) * (nu + _TINY))
+        ratio = rho / (nu + TINY)
+        total = (ratio + TINY).log().sum()
+        outer = 1 / ((ratio + TINY) * (nu + TINY))
         own = outer * gap / rho
         factor = -outer * ratio * distance / nu
     slopes = _slopes(factor, own, partners)

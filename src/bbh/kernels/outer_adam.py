@@ -53,11 +53,10 @@ def outer_adam_(
         settings: Adam's numbers.
     """
     if weight.is_cuda and weight.dtype == torch.float32 and triton_available():
-        from bbh.kernels.outer_adam_triton import launch
-
-        launch(weight, exp_avg, exp_avg_sq, left, right, rate, step, skip, settings)
+        from bbh.kernels.outer_adam_triton import launch as update
     else:
-        outer_adam_plain_(weight, exp_avg, exp_avg_sq, left, right, rate, step, skip, settings)
+        update = outer_adam_plain_
+    update(weight, exp_avg, exp_avg_sq, left, right, rate, step, skip, settings)
 
 
 def outer_adam_plain_(

@@ -101,10 +101,7 @@ def execute(
     console: Console,
 ) -> Outcome:
     """Runs them all; one that diverges or runs out of memory does not stop the others."""
-    _check_device(device)
-    if resume:
-        for run in runs:
-            _check_same_settings(run)
+    check_before(runs, device, resume)
     train = _trainer(runs[0].study, data)
     outcome = Outcome([], [])
     with StudyProgress(runs, steps_per_epoch, console) as progress:
@@ -133,6 +130,14 @@ def execute(
             state = "was there" if finished else duration(time.monotonic() - started)
             progress.end(f"{headline(record)} ({state})", trained=not finished)
     return outcome
+
+
+def check_before(runs: Sequence[Run], device: str, resume: bool) -> None:
+    """Raises before the first run starts if there is no such device, or other runs are there."""
+    _check_device(device)
+    if resume:
+        for run in runs:
+            _check_same_settings(run)
 
 
 def _trainer(study: str, data: Path | None) -> Callable[..., Record]:
