@@ -7,7 +7,8 @@ every step after it, until the host looks.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -244,6 +245,17 @@ def can_record(fabric: Fabric, optimizer: Optimizer) -> bool:
     scaled = getattr(fabric.strategy.precision, "scaler", None) is not None
     plain = isinstance(optimizer, Adam) and all(group["fused"] for group in optimizer.param_groups)
     return fabric.device.type == "cuda" and fabric.world_size == 1 and plain and not scaled
+
+
+@contextmanager
+def fastest_convolutions() -> Generator[None]:
+    """Meanwhile cuDNN tries its algorithms and takes the fastest, which a fixed shape repays."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
 
 
 def record(work: Replay) -> Replay:

@@ -218,10 +218,30 @@ class Posterior(nn.Module, Generic[P]):
     def _loop(self, inputs: Inputs, samples: Params, inputs_per_draw: bool) -> Tensor:
         return torch.stack(
             [
-                self._one(inputs[index] if inputs_per_draw else inputs, take(samples, index))
+                self._one(
+                    inputs[index] if inputs_per_draw else inputs,
+                    self._aligned(take(samples, index)),
+                )
                 for index in range(num_draws(samples))
             ]
         )
+
+    def _aligned(self, draw: Params) -> Params:
+        """Copies of weights that begin within 16 bytes; of nothing else.
+
+        Draws are views into larger tensors. Some CUDA kernels, those of fused transformer layers
+        among them, read 16 bytes at once and fail on such a view without asking. A network's
+        buffers stay views: what is written to them must stay.
+        """
+        return {
+            name: value.clone()
+            if value.is_cuda
+            and name in self.weights.shapes
+            and not isinstance(value, PerExampleWeight)
+            and value.data_ptr() % 16
+            else value
+            for name, value in draw.items()
+        }
 
     def _vmap(
         self, inputs: Inputs, samples: Params, execution: Vmap, inputs_per_draw: bool

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Sized
-from contextlib import closing
+from contextlib import closing, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from bbh import checkpoints
 from bbh.batches import num_data_of
-from bbh.graphs import GraphStepper, can_record
+from bbh.graphs import GraphStepper, can_record, fastest_convolutions
 from bbh.history import History
 from bbh.loop import TrainingLoop
 from bbh.objective import Schedule
@@ -135,7 +135,7 @@ def fit(
     make_stepper = GraphStepper if graphs else Stepper
     stepper = make_stepper(posterior, objective, wrapped, fabric, settings, gradient_clip)
     # However training ends: a posterior must not go on collecting factors nobody reads.
-    with closing(stepper):
+    with closing(stepper), fastest_convolutions() if graphs else nullcontext():
         schedule = scheduler(wrapped.optimizer) if scheduler else None
         annealing: Schedule = beta if callable(beta) else lambda _: beta
         average_from = epochs - average_epochs + 1 if average_epochs else None

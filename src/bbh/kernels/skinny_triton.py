@@ -7,12 +7,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-# Rows of the matrix per program of the first product.
-_ROWS = 8
-# Rows in flight per program of the second, and how many programs there are at most: enough
-# together to keep the memory of a large card busy.
-_UNROLLED = tl.constexpr(8)
-_PROGRAMS = 1056
+# One warp per program: sums along a row stay within it, and four rows in flight are enough.
+_ROWS = 4
+# The second product as a loop of small tensor-core products, whose loads run ahead of them.
+_DEPTH = 64
+_WIDTH = 128
+# Programs: enough together to keep the memory of a large card busy.
+_PROGRAMS = 528
+# The fewest rows of a tensor-core product.
+_FEWEST = tl.constexpr(16)
 
 
 @triton.jit
@@ -47,25 +50,27 @@ def _backward(
     columns,
     rows_per_program,
     SAMPLES: tl.constexpr,
-    PADDED: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    WIDTH: tl.constexpr,
 ):
     first = tl.program_id(0).to(tl.int64) * rows_per_program
-    column = tl.arange(0, COLUMNS)
+    column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     in_columns = column < columns
-    s = tl.arange(0, PADDED)
-    total = tl.zeros((PADDED, COLUMNS), tl.float32)
-    for start in range(0, rows_per_program, _UNROLLED):
-        for offset in tl.static_range(_UNROLLED):
-            row = first + start + offset
-            # The last program's rows may end early.
-            width = tl.where(row < rows, columns, 0)
-            depth = tl.where(row < rows, SAMPLES, 0)
-            w = tl.load(matrix + row * columns + column, column < width, other=0.0)
-            g = tl.load(left + row * SAMPLES + s, s < depth, other=0.0)
-            total += g[:, None] * w[None, :]
+    s = tl.arange(0, _FEWEST)
+    in_samples = s < SAMPLES
+    total = tl.zeros((_FEWEST, WIDTH), tl.float32)
+    for start in range(0, rows_per_program, DEPTH):
+        row = first + start + tl.arange(0, DEPTH)
+        # The last program's rows may end early.
+        in_rows = row < rows
+        inside = in_rows[:, None] & in_columns[None, :]
+        w = tl.load(matrix + row[:, None] * columns + column[None, :], inside, other=0.0)
+        wanted = in_samples[:, None] & in_rows[None, :]
+        g = tl.load(left + s[:, None] * rows + row[None, :], wanted, other=0.0)
+        # Each factor as a sum of rounded ones: tensor cores with single precision's error.
+        total = tl.dot(g, w, total, input_precision="tf32x3")
     place = (tl.program_id(0) * SAMPLES + s)[:, None] * columns + column[None, :]
-    tl.store(partial + place, total, (s < SAMPLES)[:, None] & in_columns[None, :])
+    tl.store(partial + place, total, in_samples[:, None] & in_columns[None, :])
 
 
 def rows_product(features: Tensor, matrix: Tensor) -> Tensor:
@@ -81,7 +86,7 @@ def rows_product(features: Tensor, matrix: Tensor) -> Tensor:
         SAMPLES=len(features),
         ROWS=_ROWS,
         COLUMNS=triton.next_power_of_2(columns),
-        num_warps=8,
+        num_warps=1,
     )
     return outputs
 
@@ -90,19 +95,22 @@ def columns_product(left: Tensor, matrix: Tensor) -> Tensor:
     """left [S, rows] times the matrix [rows, columns]."""
     rows, columns = matrix.shape
     samples = len(left)
-    rows_per_program = _UNROLLED.value * triton.cdiv(rows, _PROGRAMS * _UNROLLED.value)
+    width = min(_WIDTH, max(_FEWEST.value, triton.next_power_of_2(columns)))
+    across = triton.cdiv(columns, width)
+    rows_per_program = _DEPTH * triton.cdiv(rows, _DEPTH * triton.cdiv(_PROGRAMS, across))
     programs = triton.cdiv(rows, rows_per_program)
     partial = torch.empty(programs, samples, columns, device=matrix.device)
-    _backward[(programs,)](
-        left.T.contiguous(),
+    _backward[(programs, across)](
+        left.contiguous(),
         matrix,
         partial,
         rows,
         columns,
         rows_per_program,
         SAMPLES=samples,
-        PADDED=triton.next_power_of_2(samples),
-        COLUMNS=triton.next_power_of_2(columns),
+        DEPTH=_DEPTH,
+        WIDTH=width,
         num_warps=4,
+        num_stages=3,
     )
     return partial.sum(0)
