@@ -171,6 +171,14 @@ def test_caveats_name_what_weakens_the_numbers():
         assert word in text
 
 
+def test_validation_data_are_not_compared_with_the_paper():
+    config = make_record().config | {"split": "validation"}
+    records = [make_record(seed=seed, config=config) for seed in range(2)]
+    text = markdown_table(records, "mnist", "corrected", "split=validation")
+    assert "Bayes by Hypernet" in text
+    assert "paper" not in text
+
+
 def test_markdown_table():
     records = [make_record(seed=s, metrics={"error": e}) for s, e in enumerate(ERRORS["bbh"])]
     text = markdown_table(records, "mnist", "corrected")

@@ -111,7 +111,8 @@ def slug(text: str) -> str:
 
 
 def _section(group: Group) -> Section:
-    paper = published(group.study)
+    # What is measured on other data, validation images say, is not what the paper printed.
+    paper = Published("", {}) if group.problem else published(group.study)
     table = build_table(group, paper, main=True)
     return Section(
         group=group,
