@@ -1,8 +1,7 @@
 """predict and evaluate: batched over data and weight draws, within a memory bound."""
 
 import logging
-from collections.abc import Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 
 import torch
@@ -10,11 +9,11 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from bbh.batches import Inputs, as_batch, count, cut, first_tensor, inputs_of, move
+from bbh.draws import Draws, evaluation_mode
 from bbh.likelihoods import P, Sums
 from bbh.memory import peak_bytes
-from bbh.params import Params, size
+from bbh.params import Params
 from bbh.posterior import Posterior
-from bbh.weights.per_example import take
 
 logger = logging.getLogger("bbh")
 
@@ -139,8 +138,8 @@ def _predict(
     sums: list[Sums] = []
     kept: list[Tensor] = []
     kept_bytes = 0
-    with _evaluation_mode(posterior), torch.no_grad():
-        draws = _Draws(posterior, num_samples, samples, limits.draws)
+    with evaluation_mode(posterior), torch.no_grad():
+        draws = Draws(posterior, num_samples, samples, limits.draws)
         per_example = None
         on_cpu = posterior.device.type == "cpu"
         work = min(limits.work, _CACHE_BYTES) if on_cpu else limits.work
@@ -181,74 +180,11 @@ def _predict(
     return predictive
 
 
-class _Draws:
-    """The same weight draws for every batch: kept if they fit, else made again from their seeds."""
-
-    def __init__(
-        self, posterior: Posterior[Any], num_samples: int, samples: Params | None, limit: int
-    ):
-        self._posterior = posterior
-        self._kept: list[Params] | None = None
-        self._parts: list[tuple[int, int]] = []
-        if samples is not None:
-            self.total = len(next(iter(samples.values())))
-            self._kept = [samples]
-            return
-        if num_samples < 1:
-            raise ValueError(f"num_samples={num_samples}: draw at least one.")
-        distinct = posterior.weights.num_distinct
-        self.total = num_samples if distinct is None else min(num_samples, distinct)
-        if distinct is not None:
-            # Explicit members are in memory already; drawing them apart could repeat some.
-            self._kept = [posterior.sample(self.total)]
-            return
-        element = next(posterior.weights.parameters()).element_size()
-        per_draw = size(posterior.weights.shapes) * element
-        part = max(1, min(self.total, limit // max(1, peak_bytes(lambda: posterior.sample(1)))))
-        seeds = torch.randint(2**62, (self.total,)).tolist()
-        self._parts = [
-            (min(part, self.total - first), seeds[first]) for first in range(0, self.total, part)
-        ]
-        if per_draw * self.total <= limit:
-            self._kept = [self._make(*one) for one in self._parts]
-
-    def at_most(self, number: int) -> Iterator[Params]:
-        """All draws, in pieces of at most ``number``."""
-        for part in self._kept or (self._make(*one) for one in self._parts):
-            length = len(next(iter(part.values())))
-            for first in range(0, length, number):
-                yield take(part, slice(first, first + number))
-
-    def first(self) -> Params:
-        """A single draw."""
-        return take(next(self.at_most(1)), slice(1))
-
-    def _make(self, number: int, seed: int) -> Params:
-        device = self._posterior.device
-        devices = [device] if device.type == "cuda" else []
-        with torch.random.fork_rng(devices):
-            # Not torch.manual_seed, which would seed GPUs that are none of our business.
-            torch.default_generator.manual_seed(seed)
-            if devices:
-                torch.cuda.manual_seed(seed)
-            return self._posterior.sample(number)
-
-
-def _bytes_per_example(posterior: Posterior[Any], piece: Inputs, draws: _Draws) -> int:
+def _bytes_per_example(posterior: Posterior[Any], piece: Inputs, draws: Draws) -> int:
     """Peak memory of one example through one draw; all of it counted as the example's."""
     one = move(cut(piece, 0, 1), posterior.device)
     draw = draws.first()
     return max(1, peak_bytes(lambda: posterior.likelihood.sums(posterior(one, draw))))
-
-
-@contextmanager
-def _evaluation_mode(posterior: Posterior[Any]) -> Generator[None]:
-    training = posterior.training
-    posterior.eval()
-    try:
-        yield
-    finally:
-        posterior.train(training)
 
 
 def _device_of(inputs: Inputs) -> torch.device:
