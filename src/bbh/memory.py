@@ -1,4 +1,4 @@
-"""How much memory a computation needs, measured on a small instance of it."""
+"""How much memory a computation needs, measured on a small instance, and how to divide it."""
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -8,6 +8,11 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+# More examples per call than this gain no speed and cost cache.
+LARGEST_BATCH = 1000
+# On a CPU work goes fastest in pieces that stay in its cache.
+_CACHE_BYTES = 16 * 2**20
 
 
 def peak_bytes(compute: Callable[[], object]) -> int:
@@ -20,6 +25,30 @@ def peak_bytes(compute: Callable[[], object]) -> int:
     with torch.no_grad(), mode:
         compute()
     return mode.peak
+
+
+def tiling(
+    per_example: int,
+    num_examples: int,
+    limit: int,
+    device: torch.device,
+    largest_batch: int = LARGEST_BATCH,
+) -> tuple[int, int]:
+    """How many examples, and how many weight draws, to work on at once; at least one of each.
+
+    >>> tiling(10, 4, 100, torch.device("cpu"))
+    (10, 2)
+
+    Args:
+        per_example: Bytes that one example takes with one draw.
+        num_examples: How many there are; fewer than fit leave room for more draws.
+        limit: Bytes for all of them.
+        device: Where they are.
+        largest_batch: Examples at once, however small they are.
+    """
+    work = min(limit, _CACHE_BYTES) if device.type == "cpu" else limit
+    examples = max(1, min(largest_batch, work // per_example))
+    return examples, max(1, work // (per_example * min(examples, num_examples)))
 
 
 class _LiveBytes(TorchDispatchMode):

@@ -11,17 +11,13 @@ from torch.nn.utils.rnn import PackedSequence
 from bbh.batches import Inputs, as_batch, count, cut, first_tensor, inputs_of, move
 from bbh.draws import Draws, evaluation_mode
 from bbh.likelihoods import P, Sums
-from bbh.memory import peak_bytes
+from bbh.memory import LARGEST_BATCH, peak_bytes, tiling
 from bbh.params import Params
 from bbh.posterior import Posterior
 
 logger = logging.getLogger("bbh")
 
 MEMORY_LIMIT = 2 * 2**30
-# More examples per call than this gain no speed and cost cache.
-_LARGEST_BATCH = 1000
-# On a CPU work goes fastest in pieces that stay in its cache.
-_CACHE_BYTES = 16 * 2**20
 
 
 def predict(
@@ -109,7 +105,7 @@ class _Limits:
     def __init__(self, batch_size: int | None, memory_limit: int):
         if batch_size is not None and batch_size < 1:
             raise ValueError(f"batch_size={batch_size}: at least one example per call.")
-        self.batch_size = batch_size or _LARGEST_BATCH
+        self.batch_size = batch_size or LARGEST_BATCH
         self.memory_limit = memory_limit
         self.draws = memory_limit // 4
         self.work = memory_limit // 2
@@ -141,15 +137,14 @@ def _predict(
     with evaluation_mode(posterior), torch.no_grad():
         draws = Draws(posterior, num_samples, samples, limits.draws)
         per_example = None
-        on_cpu = posterior.device.type == "cpu"
-        work = min(limits.work, _CACHE_BYTES) if on_cpu else limits.work
         for piece in pieces:
             if not count(piece):
                 continue
             if per_example is None:
                 per_example = _bytes_per_example(posterior, piece, draws)
-            examples = max(1, min(limits.batch_size, work // per_example))
-            at_once = max(1, work // (per_example * min(examples, count(piece))))
+            examples, at_once = tiling(
+                per_example, count(piece), limits.work, posterior.device, limits.batch_size
+            )
             for first in range(0, count(piece), examples):
                 batch = move(cut(piece, first, first + examples), posterior.device)
                 outputs: list[Tensor] = []
