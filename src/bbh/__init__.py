@@ -11,7 +11,7 @@ import importlib
 import random
 from typing import TYPE_CHECKING, Any
 
-from bbh import divergences, generators, likelihoods, methods, metrics, priors, weights
+from bbh import attacks, divergences, generators, likelihoods, methods, metrics, priors, weights
 from bbh.batch_norm import refresh_batch_norm
 from bbh.noise import GaussianNoise
 from bbh.objective import Cosine, Linear, free_energy
@@ -34,6 +34,7 @@ __all__ = [
     "Posterior",
     "Vmap",
     "__version__",
+    "attacks",
     "divergences",
     "evaluate",
     "fit",

@@ -1,5 +1,6 @@
 """Weight draws to use again and again, within a memory bound, and the mode to use them in."""
 
+import copy
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -59,6 +60,16 @@ class Draws:
     def first(self) -> Params:
         """A single draw."""
         return take(next(self.at_most(1)), slice(1))
+
+    def renewed(self) -> "Draws":
+        """As many fresh draws, divided alike; where there are only so many, the same ones."""
+        other = copy.copy(self)
+        if self._parts:
+            seeds = torch.randint(2**62, (len(self._parts),)).tolist()
+            sizes = (number for number, _ in self._parts)
+            other._parts = list(zip(sizes, seeds, strict=True))
+            other._kept = self._kept and [other._make(*one) for one in other._parts]
+        return other
 
     def _make(self, number: int, seed: int) -> Params:
         with seeded(seed, self._posterior.device):

@@ -1,0 +1,193 @@
+"""What all attacks share: the averaged predictive, the valid range, the memory bound."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from bbh.attacks.loss import AveragedLoss, Preprocess, unweighted
+from bbh.attacks.norms import LInf, Norm
+from bbh.batches import Inputs
+from bbh.draws import Draws, evaluation_mode
+from bbh.memory import peak_bytes, tiling
+from bbh.params import Params
+from bbh.posterior import Posterior
+from bbh.prediction import MEMORY_LIMIT
+
+Bounds = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Attacked:
+    """Inputs before and after an attack.
+
+    Attributes:
+        inputs: After it.
+        clean_inputs: Before it.
+        loss: −log of the averaged predictive probability of the targets after the attack, in nats,
+            with the draws of the attack.
+        clean_loss: The same before it.
+        epsilon: The size that was allowed.
+    """
+
+    inputs: Float[Tensor, "B *event"] = field(repr=False)
+    clean_inputs: Float[Tensor, "B *event"] = field(repr=False)
+    loss: Float[Tensor, " B"]
+    clean_loss: Float[Tensor, " B"]
+    epsilon: float
+
+    def size(self, norm: Norm) -> Float[Tensor, " B"]:
+        """The perturbation's true size: clipping and averaging make it smaller than epsilon."""
+        return norm.size(self.inputs - self.clean_inputs)
+
+
+class Perturbed(NamedTuple):
+    """What an attack makes of one batch."""
+
+    inputs: Tensor
+    loss: Tensor
+    clean_loss: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attack(ABC):
+    """Raises −log 1/S Σ_s p(y | x, w_s), the averaged predictive's loss, by a small change of x.
+
+    An attack is called with a posterior, inputs, their targets and the size it may use. Made on one
+    posterior and tried on another it is a transfer attack:
+
+    ``predict(victim, attack(source, images, labels, 0.1).inputs)``
+
+    Args:
+        norm: Measures the perturbation.
+        bounds: Range of valid inputs, in the units of ``epsilon``; None for inputs without one.
+        num_samples: Weight draws S, none of which the evaluation sees. A distribution with fewer
+            different ones (MAP, an ensemble) uses each once.
+        preprocess: A differentiable function from the attacked inputs to what the network takes,
+            where that is done outside of the network, such as
+            ``lambda images: (images - mean) / std``.
+        memory_limit: Bytes that draws and activations may take. One draw and one example are the
+            least that can be at work.
+    """
+
+    norm: Norm = field(default_factory=LInf)
+    bounds: Bounds | None = (0.0, 1.0)
+    num_samples: int = 100
+    preprocess: Preprocess | None = None
+    memory_limit: int = MEMORY_LIMIT
+
+    def __post_init__(self):
+        if self.num_samples < 1:
+            raise ValueError(f"num_samples={self.num_samples}: draw at least one.")
+        if self.bounds is not None and not -math.inf < self.bounds[0] < self.bounds[1] < math.inf:
+            raise ValueError(
+                f"bounds={self.bounds}: give the lowest and the highest valid input, such as "
+                "(0.0, 1.0), or None where there is no such range."
+            )
+
+    def __call__(
+        self,
+        posterior: Posterior[Any],
+        inputs: Inputs,
+        targets: Tensor,
+        epsilon: float,
+        *,
+        samples: Params | None = None,
+    ) -> Attacked:
+        """Attacked inputs, where the inputs were.
+
+        Args:
+            posterior: Put into evaluation mode meanwhile; nothing about it changes.
+            inputs: One floating-point tensor within the bounds.
+            targets: What is true of them: the attack leads away from it.
+            epsilon: Largest size of the perturbation, in the inputs' own units.
+            samples: Weight draws to use instead of fresh ones, say from ``refresh_batch_norm``.
+        """
+        check_epsilon(epsilon)
+        clean = self._checked(inputs)
+        if len(targets) != len(clean):
+            raise ValueError(f"there are {len(clean)} inputs and {len(targets)} targets.")
+        if samples is not None and self._renews_draws:
+            raise ValueError("samples= fixes the draws: leave it out, or leave out fresh_draws.")
+        with evaluation_mode(posterior), torch.no_grad():
+            draws = Draws(posterior, self.num_samples, samples, self.memory_limit // 4)
+            parts = [
+                Perturbed(
+                    *(value.to(clean.device) for value in self._perturb(loss, batch, epsilon))
+                )
+                for loss, batch in self._batches(posterior, draws, clean, targets)
+            ]
+        joined = Perturbed(*(torch.cat(values) for values in zip(*parts, strict=True)))
+        return Attacked(joined.inputs, clean, joined.loss, joined.clean_loss, float(epsilon))
+
+    @property
+    def _renews_draws(self) -> bool:
+        return False
+
+    @abstractmethod
+    def _perturb(self, loss: AveragedLoss, clean: Tensor, epsilon: float) -> Perturbed:
+        """Attacks one batch."""
+
+    def _clip(self, inputs: Tensor) -> Tensor:
+        return inputs if self.bounds is None else inputs.clamp(*self.bounds)
+
+    def _batches(
+        self, posterior: Posterior[Any], draws: Draws, clean: Tensor, targets: Tensor
+    ) -> Generator[tuple[AveragedLoss, Tensor]]:
+        """Batches and the loss on each, as large as memory allows."""
+        device = posterior.device
+        one, its_target = clean[:1].to(device), targets[:1].to(device)
+        single = Draws(posterior, 1, draws.first(), self.memory_limit)
+        self._check_targets(posterior, single, one, targets)
+        trial = AveragedLoss(posterior, single, its_target, 1, self.preprocess)
+        per_example = max(1, peak_bytes(lambda: trial.gradient(one)))
+        examples, at_once = tiling(per_example, len(clean), self.memory_limit // 2, device)
+        for first in range(0, len(clean), examples):
+            batch = clean[first : first + examples].to(device)
+            its_targets = targets[first : first + examples].to(device)
+            yield AveragedLoss(posterior, draws, its_targets, at_once, self.preprocess), batch
+
+    def _checked(self, inputs: Inputs) -> Tensor:
+        if not isinstance(inputs, Tensor) or not inputs.is_floating_point():
+            kind = inputs.dtype if isinstance(inputs, Tensor) else type(inputs).__name__
+            raise TypeError(
+                "an attack moves its inputs by small amounts, so they must be one floating-point "
+                f"tensor; got {kind}. Whole numbers from 0 to 255 go in as images.float() / 255."
+            )
+        if not inputs.numel():
+            raise ValueError("there is nothing to attack: the inputs are empty.")
+        low, high = self.bounds or (-math.inf, math.inf)
+        if not bool(((inputs >= low) & (inputs <= high) & inputs.isfinite()).all()):
+            raise ValueError(
+                f"inputs run from {float(inputs.min()):g} to {float(inputs.max()):g}, outside "
+                f"bounds={self.bounds}. Attack the images before they are normalised, with the "
+                "normalisation as preprocess=; or give the bounds of what you attack, in its own "
+                "units (None for no bounds). NaN and infinity cannot be attacked."
+            )
+        return inputs.detach()
+
+    def _check_targets(
+        self, posterior: Posterior[Any], draws: Draws, one: Tensor, targets: Tensor
+    ) -> None:
+        """Lets the likelihood look at all targets before the work begins.
+
+        On the CPU, where it looks at values too: on a GPU a class that does not exist would end the
+        program.
+        """
+        prepared = one if self.preprocess is None else self.preprocess(one)
+        outputs = posterior(prepared, draws.first()).cpu()
+        outputs = outputs.expand(1, len(targets), *outputs.shape[2:])
+        unweighted(posterior.likelihood).log_prob(outputs, targets.cpu())
+
+
+def check_epsilon(epsilon: float) -> None:
+    """Raises unless it is a size."""
+    if not 0 <= epsilon < math.inf:
+        raise ValueError(
+            f"epsilon={epsilon}: the size of a perturbation is a finite number, 0 or more."
+        )

@@ -1,0 +1,41 @@
+"""One step along the gradient, and the same as the paper did it."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from bbh.attacks.base import Attack, Bounds, Perturbed
+from bbh.attacks.loss import AveragedLoss
+
+
+@dataclass(frozen=True, kw_only=True)
+class FGSM(Attack):
+    """Fast gradient sign method: x' = clip(x + ε · steepest(∇ₓL)), Goodfellow et al. (2015).
+
+    L is the averaged predictive's loss, see ``Attack``; steepest(g) is sign(g) in L∞ and g / ‖g‖
+    in L2.
+    """
+
+    def _perturb(self, loss: AveragedLoss, clean: Tensor, epsilon: float) -> Perturbed:
+        clean_loss, gradient = loss.gradient(clean)
+        moved = self._clip(clean + epsilon * self.norm.steepest(gradient))
+        return Perturbed(moved, loss.value(moved), clean_loss)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LegacyFGSM(Attack):
+    """The paper's attack: every draw makes an image of its own, and these are averaged.
+
+        x' = x + ε · 1/S Σ_s steepest(∇ₓ −log p(y | x, w_s)), not clipped
+
+    Where the draws disagree their steps cancel: the perturbation is at most ε and usually smaller,
+    so a posterior looks the more robust the more its draws disagree. ``Attacked.size`` tells by how
+    much. For the published curves only; ``FGSM`` is the attack to report.
+    """
+
+    bounds: Bounds | None = None
+
+    def _perturb(self, loss: AveragedLoss, clean: Tensor, epsilon: float) -> Perturbed:
+        step = loss.mean_over_draws(clean, self.norm.steepest)
+        moved = self._clip(clean + epsilon * step)
+        return Perturbed(moved, loss.value(moved), loss.value(clean))

@@ -1,0 +1,133 @@
+"""What attacks raise: the averaged predictive's negative log probability, and its gradient."""
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from bbh.draws import Draws, seeded
+from bbh.likelihoods import Bernoulli, Categorical, Likelihood
+from bbh.params import Params, num_draws
+from bbh.posterior import Posterior
+
+Preprocess = Callable[[Tensor], Tensor]
+
+
+class AveragedLoss:
+    """−log of the averaged predictive probability of a batch's targets, and its gradient.
+
+        L_b(x) = −log 1/S Σ_s p(y_b | x, w_s)
+        ∇L_b(x) = −Σ_s r_sb ∇ log p(y_b | x, w_s),   r_b = softmax_s log p(y_b | x, w_s)
+
+    The draws pass in chunks, and nothing of a chunk but its log-sum-exp and that one's gradient is
+    kept: two chunks weigh in with their shares of the joint sum, so that one pass gives the exact
+    gradient whatever the chunk size.
+
+    Randomness of the network's own (dropout left on) has the same seed in every pass, so that this
+    is one function of x.
+
+    Args:
+        posterior: In evaluation mode, for examples to be independent of each other.
+        draws: The S weight draws.
+        targets: On the posterior's device.
+        at_once: Draws per chunk.
+        preprocess: From the attacked inputs to the network's.
+    """
+
+    def __init__(
+        self,
+        posterior: Posterior[Any],
+        draws: Draws,
+        targets: Tensor,
+        at_once: int,
+        preprocess: Preprocess | None,
+    ):
+        self._posterior = posterior
+        self._likelihood = unweighted(posterior.likelihood)
+        self._draws = draws
+        self._targets = targets
+        self._at_once = at_once
+        self._preprocess = preprocess
+        self._seed = int(torch.randint(2**62, ()))
+
+    def renewed(self) -> "AveragedLoss":
+        """The same with fresh draws."""
+        return AveragedLoss(
+            self._posterior, self._draws.renewed(), self._targets, self._at_once, self._preprocess
+        )
+
+    def value(self, inputs: Float[Tensor, "B *event"]) -> Float[Tensor, " B"]:
+        """L_b in nats, in float64."""
+        total = self._nothing(inputs)
+        with torch.no_grad(), self._seeded():
+            for some in self._draws.at_most(self._at_once):
+                total = torch.logaddexp(total, self._log_probs(inputs, some).logsumexp(0))
+        return math.log(self._draws.total) - total
+
+    def gradient(
+        self, inputs: Float[Tensor, "B *event"]
+    ) -> tuple[Float[Tensor, " B"], Float[Tensor, "B *event"]]:
+        """L_b and ∇L_b."""
+        total, slope = self._nothing(inputs), torch.zeros_like(inputs)
+        with self._seeded():
+            for some in self._draws.at_most(self._at_once):
+                with torch.enable_grad():
+                    leaf = inputs.detach().requires_grad_()
+                    chunk = self._log_probs(leaf, some).logsumexp(0)
+                    (chunk_slope,) = torch.autograd.grad(chunk.sum(), leaf)
+                chunk = chunk.detach()
+                joint = torch.logaddexp(total, chunk)
+                slope = _scale(slope, (total - joint).exp())
+                slope = slope + _scale(chunk_slope, (chunk - joint).exp())
+                total = joint
+        return math.log(self._draws.total) - total, -slope
+
+    def mean_over_draws(
+        self, inputs: Float[Tensor, "B *event"], step: Callable[[Tensor], Tensor]
+    ) -> Float[Tensor, "B *event"]:
+        """1/S Σ_s step(∇ −log p(y | x, w_s)): every draw's own step, averaged."""
+        total = torch.zeros_like(inputs)
+        with self._seeded():
+            for some in self._draws.at_most(self._at_once):
+                shape = (num_draws(some), *inputs.shape)
+                with torch.enable_grad():
+                    leaf = inputs.detach().expand(shape).clone().requires_grad_()
+                    log_probs = self._log_probs(leaf, some, inputs_per_draw=True)
+                    (slopes,) = torch.autograd.grad(-log_probs.sum(), leaf)
+                total = total + step(slopes.flatten(0, 1)).view_as(slopes).sum(0)
+        return total / self._draws.total
+
+    def _log_probs(
+        self, inputs: Tensor, samples: Params, *, inputs_per_draw: bool = False
+    ) -> Float[Tensor, "S B"]:
+        if self._preprocess is not None and inputs_per_draw:
+            # Images as ever for it, one after the other: it knows no axis of draws.
+            prepared = self._preprocess(inputs.flatten(0, 1))
+            inputs = prepared.unflatten(0, inputs.shape[:2])
+        elif self._preprocess is not None:
+            inputs = self._preprocess(inputs)
+        fixed = {name: value.detach() for name, value in samples.items()}
+        outputs = self._posterior(inputs, fixed, inputs_per_draw=inputs_per_draw)
+        # In float32 a sure network's 1 − p is 0, and the gradient lacks the target's part.
+        return self._likelihood.log_prob(outputs.double(), self._targets)
+
+    def _nothing(self, inputs: Tensor) -> Tensor:
+        return torch.full((len(inputs),), -math.inf, dtype=torch.float64, device=inputs.device)
+
+    def _seeded(self) -> AbstractContextManager[None]:
+        return seeded(self._seed, self._posterior.device)
+
+
+def unweighted(likelihood: Likelihood[Any]) -> Likelihood[Any]:
+    """The likelihood as a probability: a class of weight 0 could not be attacked at all."""
+    if isinstance(likelihood, Categorical):
+        return Categorical()
+    return Bernoulli() if isinstance(likelihood, Bernoulli) else likelihood
+
+
+def _scale(values: Tensor, factors: Float[Tensor, " B"]) -> Tensor:
+    return values * factors.to(values.dtype).view(-1, *[1] * (values.dim() - 1))
