@@ -146,3 +146,24 @@ def test_skinny_kernels():
     for case in (*SKINNY, (5, 50_000, 512)):
         error = compare_products(on_gpu(rows_product), on_gpu(columns_product), *case)
         assert error < 1e-5
+
+
+@over_methods
+def test_attacks_are_those_of_the_cpu_and_stay_within_memory(method):
+    posterior = method(LeNet(), bbh.likelihoods.Categorical()).eval()
+    inputs, targets = torch.rand(1000, 1, 28, 28), torch.randint(10, (1000,))
+    with torch.no_grad():
+        samples = posterior.sample(2)
+    # In L2: signs of gradients near 0 may differ between devices.
+    attack = bbh.attacks.FGSM(norm=bbh.attacks.L2(), memory_limit=2**28)
+    on_cpu = attack(posterior, inputs[:20], targets[:20], 1.0, samples=samples)
+    posterior.cuda()
+    samples = {name: value.cuda() for name, value in samples.items()}
+    on_gpu = attack(posterior, inputs[:20], targets[:20], 1.0, samples=samples)
+    assert on_gpu.inputs.device.type == "cpu"
+    torch.testing.assert_close(on_gpu.inputs, on_cpu.inputs, atol=1e-3, rtol=1e-3)
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    attack(posterior, inputs, targets, 1.0)
+    # Twice the limit leaves room for cuDNN's workspaces; all at once would take over 10 GiB.
+    assert torch.cuda.max_memory_allocated() - before < 2**29
