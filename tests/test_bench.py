@@ -286,18 +286,24 @@ def test_gpu_benchmark_runs_at_a_small_size_anywhere(settings, quiet):
         "byte_floor_ms",
         "bbh_lenet_step_ms",
         "bbh_lenet_step_over_floor",
+        "bbh_lenet_half_moments_step_ms",
         "predict_3x5_s",
+        "predict_3x5_bfloat16_s",
+        "predict_bfloat16_largest_difference",
         "bbh_resnet8_step_over_map",
+        "bbh_all_draws_resnet8_step_over_map",
+        "ensemble_resnet8_step_over_map",
     }
     rows = {name: read(settings.out / f"bench-gpu/floor/{name}") for name in STEPS}
     for row in rows.values():
-        assert row.metrics["step_over_floor"] == pytest.approx(
-            row.metrics["step_ms"] / headline["byte_floor_ms"]
-        )
+        floor_ms = row.metrics["floor_bytes"] / headline["copy_tb_per_s"] / 1e9
+        assert row.metrics["step_over_floor"] == pytest.approx(row.metrics["step_ms"] / floor_ms)
+    floor_ms = rows["fused"].metrics["floor_bytes"] / headline["copy_tb_per_s"] / 1e9
+    assert headline["byte_floor_ms"] == pytest.approx(floor_ms)
     assert rows["fused"].metrics["step_ms"] == headline["bbh_lenet_step_ms"]
 
 
-STEPS = ("eager", "graph", "fused")
+STEPS = ("eager", "graph", "fused", "half")
 
 
 def test_gpu_benchmark_without_one_says_so(quiet, monkeypatch):
@@ -316,6 +322,9 @@ def test_byte_floor_is_a_hand_count():
     matrices = 5 * 6 + 5 * 3
     parameters = 2 * trunk + matrices + 6 + 3
     assert gpu.floor_bytes(posterior) == 4 * matrices + 4 * 3 * 2 * parameters
+    # Two moments of the matrices, read and written, in two bytes instead of four.
+    saved = 2 * 2 * 2 * matrices
+    assert gpu.floor_bytes(posterior, torch.bfloat16) == gpu.floor_bytes(posterior) - saved
 
 
 def test_byte_floor_of_the_papers_generator():

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import bbh
 from kernels.test_neighbours import CASES
 from kernels.test_neighbours import compare as compare_neighbours
-from kernels.test_outer_adam import SETTINGS, SHAPES, compare
+from kernels.test_outer_adam import SETTINGS, SHAPES, check_rounding, compare, rounding
 from kernels.test_skinny import CASES as SKINNY
 from kernels.test_skinny import compare as compare_products
 from scenarios import BatchNormNet, LeNet, LSTMNet, SmallLeNet, TransformerNet, mlp, over_methods
@@ -125,6 +125,18 @@ def test_rank_adam_kernel(shape):
     for rank in (1, 5, 16):
         for settings in SETTINGS:
             assert compare(on_gpu, shape, rank, settings) < 3e-6
+
+
+def test_rank_adam_kernel_with_half_the_moments():
+    from bbh.kernels.outer_adam_triton import launch
+
+    def on_gpu(*tensors):
+        moved = [one.cuda() if isinstance(one, torch.Tensor) else one for one in tensors]
+        launch(*moved)
+        for old, new in zip(tensors[:3], moved[:3], strict=True):
+            old.copy_(new)
+
+    check_rounding(*rounding(on_gpu))
 
 
 def test_neighbour_kernel():

@@ -44,6 +44,27 @@ def seeded(posterior, inputs, *args, **options):
     return bbh.predict(posterior, inputs, *args, **options)
 
 
+class TestPrecision:
+    @over_methods
+    @pytest.mark.parametrize("make", [mlp, SmallLeNet])
+    @pytest.mark.parametrize("precision", [torch.bfloat16, torch.float16])
+    def test_half_precision_rounds_the_networks_products(self, method, make, precision):
+        posterior = method(make(), Categorical())
+        inputs = torch.randn(9, 4) if make is mlp else torch.randn(9, 1, 6, 6)
+        exact = seeded(posterior, inputs, 11).mean
+        rounded = seeded(posterior, inputs, 11, precision=precision).mean
+        assert rounded.dtype == torch.float32
+        torch.testing.assert_close(rounded.sum(1), torch.ones(9))
+        # Logits of order one, a few roundings to 8 or 11 bits.
+        error = (rounded - exact).abs().max()
+        assert 0 < error < 16 * torch.finfo(precision).eps
+
+    def test_others_are_refused(self):
+        posterior = bbh.methods.maximum_a_posteriori(mlp(), Categorical())
+        with pytest.raises(ValueError, match=r"precision=torch\.int8: choose one of"):
+            bbh.predict(posterior, torch.randn(3, 4), precision=torch.int8)
+
+
 class TestInputs:
     @over_methods
     def test_tensor_loader_and_single_examples_agree(self, method):

@@ -73,6 +73,66 @@ def test_triton_kernel_through_its_interpreter():
     assert float(error) < 3e-6
 
 
+def rounding(update, count=20_000):
+    """Of moments in bfloat16 after one step: mean error in spacings, and the largest."""
+    torch.manual_seed(0)
+    weight, left, right = torch.zeros(count, 1), torch.full((1, count), 3.0), torch.ones(1, 1)
+    moments = [torch.zeros(count, 1, dtype=torch.bfloat16) for _ in range(2)]
+    settings = AdamSettings(0.9, 0.999, 1e-8, 0.0, False)
+    update(weight, *moments, left, right, 0.01, torch.ones(()), None, settings)
+    exact = torch.tensor([0.3, 0.009], dtype=torch.float64)
+    # Eight bits of mantissa: between 2⁻² and 2⁻¹ they are 2⁻⁹ apart.
+    spacing = torch.tensor([2.0**-9, 2.0**-14])
+    errors = (torch.cat(moments, 1).double() - exact) / spacing
+    return errors.mean(0).abs().max().item(), errors.abs().max().item()
+
+
+def check_rounding(mean_error, largest_error):
+    # Each error is uniform in a spacing at most, so the mean's standard deviation is below 0.004.
+    assert mean_error < 0.016
+    assert 0.5 < largest_error < 1
+
+
+def test_half_the_moments_are_right_on_average():
+    check_rounding(*rounding(outer_adam_plain_))
+
+
+def test_half_the_moments_in_the_kernel():
+    pytest.importorskip("triton", reason="Triton is not installed")
+    found = run_interpreted(
+        "from kernels.test_outer_adam import *\n"
+        "from bbh.kernels.outer_adam_triton import launch\n"
+        "print(*rounding(launch))"
+    )
+    check_rounding(*map(float, found.split()))
+
+
+def test_small_steps_of_half_the_moments_add_up():
+    weight, left, right = torch.zeros(100, 1), torch.ones(1, 100), torch.ones(1, 1)
+    exp_avg, exp_avg_sq = (torch.zeros(100, 1, dtype=torch.bfloat16) for _ in range(2))
+    settings, step = AdamSettings(0.9, 0.999, 1e-8, 0.0, False), torch.zeros(())
+    for _ in range(1000):
+        step += 1
+        outer_adam_plain_(weight, exp_avg, exp_avg_sq, left, right, 0.0, step, None, settings)
+    # Rounding to nearest would stop near a quarter, where a thousandth is half a spacing.
+    assert exp_avg_sq.float().mean().item() == pytest.approx(1 - 0.999**1000, rel=0.02)
+    assert exp_avg.float().mean().item() == pytest.approx(1, rel=0.01)
+
+
+def test_half_the_moments_stay_so_after_loading():
+    posterior, data = posterior_and_data()
+    optimizer = make_adam(posterior, posterior.parameters(), moments=torch.bfloat16)
+    bbh.free_energy(posterior, data[0], num_data=24).total.backward()
+    optimizer.step()
+    large = [p for p in posterior.parameters() if p.numel() >= 2**16]
+    assert all(optimizer.state[p]["exp_avg"].dtype == torch.bfloat16 for p in large)
+    before = copy.deepcopy(optimizer.state[large[0]])
+    optimizer.load_state_dict(optimizer.state_dict())
+    optimizer.found_inf = torch.ones(())
+    optimizer.step()
+    torch.testing.assert_close(optimizer.state[large[0]], before, rtol=0, atol=0)
+
+
 def test_factors_are_the_gradient():
     matrix, features = torch.randn(7, 4, requires_grad=True), torch.randn(3, 4, requires_grad=True)
     outputs = torch.randn(3, 7)
@@ -209,6 +269,11 @@ def test_checkpoints_serve_either_optimizer(tmp_path):
     back = make_adam(posterior, posterior.parameters())
     back.load_state_dict(other.state_dict())
     assert all(state["step"] == 1 for state in back.state.values())
+
+
+def test_moments_of_another_type_are_refused():
+    with pytest.raises(ValueError, match=r"moments=torch\.float16: choose"):
+        FactoredAdam([torch.nn.Parameter(torch.zeros(2))], [], moments=torch.float16)
 
 
 def test_small_networks_have_nothing_to_factor():

@@ -7,10 +7,11 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.table import Table
+from torch import Tensor
 
 from bbh import generators, methods
 from bbh.bench.compare import find, ratio, side_by_side
-from bbh.bench.contenders import check_prediction
+from bbh.bench.contenders import Contender, check_prediction
 from bbh.bench.cpu import SCALING_TITLE, follow, gather, not_measured
 from bbh.bench.own import (
     OWN_METHODS,
@@ -61,18 +62,43 @@ class Extent:
     axes: tuple[tuple[str, tuple[int, ...]], ...] = tuple(AXES.items())
 
 
-def floor_bytes(posterior: Posterior[Any]) -> int:
+# Contenders on the deep network, and what their step is called as a multiple of MAP's. The paper's
+# comparison has one of five draws in the likelihood, so that both networks see the batch once.
+_DEEP = {
+    "bbh-one-draw": "bbh_{}_step_over_map",
+    "bbh": "bbh_all_draws_{}_step_over_map",
+    "ensemble": "ensemble_{}_step_over_map",
+}
+
+
+def deep_contenders(problem: Problem) -> list[Contender]:
+    """MAP, and those whose step is compared with its."""
+    whole = [
+        own_contender(name, *OWN_METHODS[name], problem) for name in ("map", "bbh", "ensemble")
+    ]
+    return [
+        *whole,
+        own_contender("bbh-one-draw", *OWN_METHODS["bbh"], problem, likelihood_samples=1),
+    ]
+
+
+def floor_bytes(posterior: Posterior[Any], moments: torch.dtype = torch.float32) -> int:
     """Bytes that a training step with Adam cannot but move.
 
     The forward pass reads the output layers' matrices; the update reads and writes every
     parameter and its two moments. The backward pass of an ideal step reads nothing that large.
+
+    Args:
+        posterior: What is trained.
+        moments: Of the matrices.
     """
     matrices = sum(
         module.output_weight.numel()
         for module in posterior.modules()
         if isinstance(module, Hypernetwork)
     )
-    return _FLOAT_BYTES * (matrices + 2 * 3 * num_parameters(posterior))
+    saved = _FLOAT_BYTES - moments.itemsize
+    return _FLOAT_BYTES * (matrices + 2 * 3 * num_parameters(posterior)) - 2 * 2 * saved * matrices
 
 
 def bench_gpu(
@@ -123,14 +149,14 @@ def bench_gpu(
             writer.write_rows(SIDE_BY_SIDE, small.name, rows)
             console.print(rows_table(small.title, rows))
         network = resnet(settings.sizes, device, extent.blocks)
-        contenders = [own_contender(name, *OWN_METHODS[name], network) for name in ("map", "bbh")]
-        rows = side_by_side(network, contenders, settings, tell)
+        rows = side_by_side(network, deep_contenders(network), settings, tell)
         failures |= not_measured(network, rows)
         writer.write_rows(SIDE_BY_SIDE, network.name, rows)
         console.print(rows_table(network.title, rows))
-        times = ratio(rows, "bbh", find(rows, "map"), "step")
-        if times is not None:
-            headline[f"bbh_{network.name}_step_over_map"] = times
+        for name, measure in _DEEP.items():
+            times = ratio(rows, name, find(rows, "map"), "step")
+            if times is not None:
+                headline[measure.format(network.name)] = times
         if settings.scaling:
             rows = follow(settings, device, dict(extent.axes), writer, tell)
             console.print(rows_table(SCALING_TITLE, rows, by_method=False))
@@ -142,11 +168,11 @@ def bench_gpu(
 
 
 class LargeSteps:
-    """A step of LeNet's layer-wise generator in three ways, with a plain copy in between.
+    """A step of LeNet's layer-wise generator in four ways, with a plain copy in between.
 
     ``eager``: one kernel at a time, a dense gradient, torch's fused Adam. ``graph``: the same,
     recorded and replayed. ``fused``: what ``bbh.fit`` does: a graph, and kernels that never make
-    the gradient.
+    the gradient. ``half``: the same with Adam's moments in bfloat16.
     """
 
     def __init__(self, problem: Problem, settings: Settings, extent: Extent):
@@ -161,10 +187,12 @@ class LargeSteps:
             num_samples=5,
         ).to(problem.device)
         self.parameters = num_parameters(posterior)
-        self.floor_bytes = floor_bytes(posterior)
+        whole, less = floor_bytes(posterior), floor_bytes(posterior, torch.bfloat16)
+        self.floors = {"eager": whole, "graph": whole, "fused": whole, "half": less}
         batch = (problem.inputs, problem.targets)
         eager = make_stepper(copy.deepcopy(posterior), problem, cuda_graph=False, factored=False)
         graph = make_stepper(copy.deepcopy(posterior), problem, factored=False)
+        half = make_stepper(copy.deepcopy(posterior), problem, moments=torch.bfloat16)
         fused = make_stepper(posterior, problem)
         self.posterior = posterior
 
@@ -176,6 +204,7 @@ class LargeSteps:
             "eager": lambda: plain(eager),
             "graph": lambda: plain(graph),
             "fused": lambda: fused.step(batch, 1.0),
+            "half": lambda: half.step(batch, 1.0),
         }
         self.timed = Timed({}, {})
 
@@ -196,22 +225,22 @@ class LargeSteps:
         )
         timings = self.timed.timings
         speed = 2 * source.nbytes / timings[_COPY].median
-        floor = self.floor_bytes / speed
+        floor = self.floors["fused"] / speed
         headline = {
             "generator_parameters": float(self.parameters),
             "copy_tb_per_s": speed / 1e12,
             "byte_floor_ms": 1e3 * floor,
         }
-        table = _floor_table(self.parameters, self.floor_bytes, floor, speed)
+        table = _floor_table(self.parameters, self.floors["fused"], floor, speed)
         for name in self.steps:
             if name not in timings:
                 continue
             timing = timings[name]
             metrics = timing.milliseconds("step") | {
                 "parameters": float(self.parameters),
-                "floor_bytes": float(self.floor_bytes),
-                "tb_per_s": self.floor_bytes / timing.median / 1e12,
-                "step_over_floor": timing.median / floor,
+                "floor_bytes": float(self.floors[name]),
+                "tb_per_s": self.floors[name] / timing.median / 1e12,
+                "step_over_floor": timing.median * speed / self.floors[name],
             }
             peak = memory[name]
             metrics |= {} if peak is None else {"training_bytes": float(peak)}
@@ -222,22 +251,32 @@ class LargeSteps:
         if "fused" in timings:
             headline["bbh_lenet_step_ms"] = 1e3 * timings["fused"].median
             headline["bbh_lenet_step_over_floor"] = timings["fused"].median / floor
+        if "half" in timings:
+            headline["bbh_lenet_half_moments_step_ms"] = 1e3 * timings["half"].median
         return headline, table
 
     def predict(self, settings: Settings) -> dict[str, float]:
-        """Seconds of one prediction of many images with the trained generator."""
+        """Seconds of one prediction of many images, and what half precision changes."""
         sizes = replace(settings.sizes, images=self.extent.images)
         problem = lenet(sizes, self.problem.device)
-        name = f"predict_{sizes.draws}x{sizes.images}_s"
+        name = f"predict_{sizes.draws}x{sizes.images}"
+        names = {f"{name}_s": torch.float32, f"{name}_bfloat16_s": torch.bfloat16}
 
-        def work() -> None:
-            check_prediction(own_prediction(self.posterior, problem), problem)
+        def predicted(precision: torch.dtype) -> Tensor:
+            torch.manual_seed(settings.seed)  # the same draws
+            return own_prediction(self.posterior, problem, precision=precision)
 
-        task = Task(name, work)
+        tasks = [
+            Task(name, lambda precision=precision: check_prediction(predicted(precision), problem))
+            for name, precision in names.items()
+        ]
         rounds = settings.predict_rounds
-        timed = interleaved([task], rounds=rounds, device=problem.device)
+        timed = interleaved(tasks, rounds=rounds, device=problem.device)
         self.timed.failures.update(timed.failures)
-        return {one: timing.median for one, timing in timed.timings.items()}
+        difference = predicted(torch.bfloat16) - predicted(torch.float32)
+        return {one: timing.median for one, timing in timed.timings.items()} | {
+            "predict_bfloat16_largest_difference": float(difference.abs().max())
+        }
 
 
 def _floor_table(parameters: int, moved: int, floor: float, speed: float) -> Table:

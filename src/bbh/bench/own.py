@@ -50,10 +50,17 @@ def own_contenders(problem: Problem, names: Iterable[str] = ()) -> list[Contende
     return [own_contender(name, *OWN_METHODS[name], problem) for name in names or OWN_METHODS]
 
 
-def own_contender(name: str, method: str, make: Make, problem: Problem) -> Contender:
-    """One posterior with everything at its default."""
+def own_contender(
+    name: str,
+    method: str,
+    make: Make,
+    problem: Problem,
+    *,
+    likelihood_samples: int | None = None,
+) -> Contender:
+    """One posterior with everything else at its default."""
     posterior = make(problem.make_network())
-    stepper = make_stepper(posterior, problem)
+    stepper = make_stepper(posterior, problem, likelihood_samples=likelihood_samples)
     return Contender(
         name=name,
         library=f"{OWN} {__version__}",
@@ -65,15 +72,26 @@ def own_contender(name: str, method: str, make: Make, problem: Problem) -> Conte
 
 
 def own_prediction(
-    posterior: Posterior[Any], problem: Problem, batch_size: int | None = None
+    posterior: Posterior[Any],
+    problem: Problem,
+    batch_size: int | None = None,
+    precision: torch.dtype = torch.float32,
 ) -> Tensor:
     """Averaged probabilities, as users get them."""
     draws = problem.sizes.draws
-    return predict(posterior, problem.test_inputs, draws, batch_size=batch_size).mean
+    return predict(
+        posterior, problem.test_inputs, draws, batch_size=batch_size, precision=precision
+    ).mean
 
 
 def make_stepper(
-    posterior: Posterior[Any], problem: Problem, *, cuda_graph: bool = True, factored: bool = True
+    posterior: Posterior[Any],
+    problem: Problem,
+    *,
+    cuda_graph: bool = True,
+    factored: bool = True,
+    moments: torch.dtype = torch.float32,
+    likelihood_samples: int | None = None,
 ) -> Stepper:
     """What ``bbh.fit`` makes, or the same without some of what it saves.
 
@@ -82,12 +100,14 @@ def make_stepper(
         problem: Gives N and the device.
         cuda_graph: Record a step and replay it, on a CUDA device.
         factored: Update output layers from factors of their gradient.
+        moments: Of those layers, in the optimizer.
+        likelihood_samples: Draws that see the batch; None for all.
     """
     fabric = Fabric(accelerator=problem.device.type, devices=1)
     posterior.to(problem.device)
     parameters = [one for one in posterior.parameters() if one.requires_grad]
     if factored:
-        optimizer = make_adam(posterior, parameters, lr=1e-4)
+        optimizer = make_adam(posterior, parameters, moments=moments, lr=1e-4)
     else:
         optimizer = torch.optim.Adam(parameters, lr=1e-4, fused=True)
     objective, wrapped = fabric.setup(Objective(posterior), optimizer)
@@ -96,7 +116,7 @@ def make_stepper(
         "num_data": problem.num_data,
         "temperature": 1.0,
         "num_samples": None,
-        "likelihood_samples": None,
+        "likelihood_samples": likelihood_samples,
     }
     graphs = cuda_graph and can_record(fabric, wrapped.optimizer)
     make = GraphStepper if graphs else Stepper

@@ -43,8 +43,8 @@ def outer_adam_(
 
     Args:
         weight: The matrix.
-        exp_avg: Its first moment.
-        exp_avg_sq: Its second moment.
+        exp_avg: Its first moment; in bfloat16 it is rounded at random, right on average.
+        exp_avg_sq: Its second moment, of the same type.
         left: One factor of the gradient.
         right: The other.
         rate: Learning rate; a tensor if it is to be read on the device.
@@ -76,11 +76,13 @@ def outer_adam_plain_(
     update = torch._fused_adamw_ if settings.decoupled else torch._fused_adam_  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
     for first in range(0, rows, block):
         part = slice(first, first + block)
+        # The very rows where they have the weight's type, else copies.
+        moments = [one[part].to(weight.dtype) for one in (exp_avg, exp_avg_sq)]
         update(
             [weight[part]],
             [left[:, part].T @ right],
-            [exp_avg[part]],
-            [exp_avg_sq[part]],
+            [moments[0]],
+            [moments[1]],
             [],
             [step],
             amsgrad=False,
@@ -93,3 +95,14 @@ def outer_adam_plain_(
             grad_scale=None,
             found_inf=skip,
         )
+        if exp_avg.dtype == torch.bfloat16:
+            exp_avg[part] = rounded_at_random(moments[0])
+            exp_avg_sq[part] = rounded_at_random(moments[1])
+
+
+def rounded_at_random(values: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """In bfloat16: up or down, with probabilities that make the mean right."""
+    noise = torch.randint(2**16, values.shape, dtype=torch.int32, device=values.device)
+    # A bfloat16 is the upper half of a float32: noise below carries into it as often as it should.
+    bits = values.float().view(torch.int32) + noise
+    return (bits & -(2**16)).view(torch.float32).bfloat16()

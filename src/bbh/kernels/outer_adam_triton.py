@@ -16,6 +16,21 @@ _TILE = 2048
 
 
 @triton.jit
+def _rounded(value, noise):
+    """Up or down to the upper 16 bits of a float32, a bfloat16; the mean is right."""
+    bits = (value.to(tl.uint32, bitcast=True) + noise) & 0xFFFF0000
+    return bits.to(tl.float32, bitcast=True).to(tl.bfloat16)
+
+
+@triton.jit
+def _hashed(number):
+    """32 bits that look random (Wellons' lowbias32); a true generator would outlast the update."""
+    number = (number ^ (number >> 16)) * 0x7FEB352D
+    number = (number ^ (number >> 15)) * 0x846CA68B
+    return number ^ (number >> 16)
+
+
+@triton.jit
 def _update(
     weight,
     exp_avg,
@@ -35,6 +50,7 @@ def _update(
     EPS: tl.constexpr,
     WEIGHT_DECAY: tl.constexpr,
     DECOUPLED: tl.constexpr,
+    ROUNDED: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,
     BLOCK_COLUMNS: tl.constexpr,
 ):
@@ -47,8 +63,8 @@ def _update(
         place = row.to(tl.int64)[:, None] * columns + column[None, :]
         inside = in_rows[:, None] & in_columns[None, :]
         w = tl.load(weight + place, inside, other=0.0)
-        m = tl.load(exp_avg + place, inside, other=0.0)
-        v = tl.load(exp_avg_sq + place, inside, other=0.0)
+        m = tl.load(exp_avg + place, inside, other=0.0).to(tl.float32)
+        v = tl.load(exp_avg_sq + place, inside, other=0.0).to(tl.float32)
         gradient = tl.zeros((BLOCK_ROWS, BLOCK_COLUMNS), tl.float32)
         for s in tl.static_range(RANK):
             a = tl.load(left + s * rows + row, in_rows, other=0.0)
@@ -68,6 +84,11 @@ def _update(
         scale = tl.sqrt(v) / tl.sqrt(correction2) + EPS
         w = w - learning_rate / correction1 * m / scale
         tl.store(weight + place, w, inside)
+        if ROUNDED:
+            # Other numbers at every place and in every step; 16 bits for each moment.
+            noise = _hashed(place.to(tl.uint32) ^ _hashed(number.to(tl.uint32)))
+            m = _rounded(m, noise & 0xFFFF)
+            v = _rounded(v, noise >> 16)
         tl.store(exp_avg + place, m, inside)
         tl.store(exp_avg_sq + place, v, inside)
 
@@ -109,6 +130,7 @@ def launch(
         EPS=settings.eps,
         WEIGHT_DECAY=settings.weight_decay,
         DECOUPLED=settings.decoupled,
+        ROUNDED=exp_avg.dtype == torch.bfloat16,
         BLOCK_ROWS=block_rows,
         BLOCK_COLUMNS=block_columns,
     )
