@@ -11,7 +11,17 @@ import importlib
 import random
 from typing import TYPE_CHECKING, Any
 
-from bbh import attacks, divergences, generators, likelihoods, methods, metrics, priors, weights
+from bbh import (
+    attacks,
+    divergences,
+    generators,
+    inspect,
+    likelihoods,
+    methods,
+    metrics,
+    priors,
+    weights,
+)
 from bbh.batch_norm import refresh_batch_norm
 from bbh.noise import GaussianNoise
 from bbh.objective import Cosine, Linear, free_energy
@@ -40,6 +50,7 @@ __all__ = [
     "fit",
     "free_energy",
     "generators",
+    "inspect",
     "likelihoods",
     "load",
     "methods",

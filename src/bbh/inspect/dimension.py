@@ -1,0 +1,131 @@
+"""In how many directions draws differ."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from bbh.inspect.moments import Moments
+from bbh.params import Shapes
+
+_BLOCK_BYTES = 16 * 2**20
+
+
+@dataclass(frozen=True)
+class EffectiveDimension:
+    """Participation ratio of the weights' covariance, (tr Σ)² / tr Σ².
+
+    k directions of equal variance have k, and any others less than there are directions. A curve
+    that bends has more than its one dimension, so it is no intrinsic dimension. None where no
+    weight varies, or with fewer than four draws.
+
+    Attributes:
+        of_sample: That of the sample covariance: S − 1 at most, however many there are in truth.
+        estimate: Without that limit, by unbiased estimates of both traces: its standard error is
+            about 2/S of it.
+        independent: What the same spreads would give if no two weights were correlated.
+        tensors: The estimate for each tensor alone.
+        noise: The estimate for tensors that share their noise, generated ones only.
+        num_samples: Draws behind it.
+    """
+
+    of_sample: float | None
+    estimate: float | None
+    independent: float | None
+    tensors: Mapping[str, float | None] = field(repr=False)
+    noise: Mapping[tuple[str, ...], float | None] = field(repr=False)
+    num_samples: int
+
+    @staticmethod
+    def of(
+        draws: Float[Tensor, "S D"],
+        shapes: Shapes,
+        moments: Moments,
+        groups: Collection[tuple[str, ...]] = (),
+    ) -> "EffectiveDimension":
+        """From whole draws, and the moments of every weight over more of them."""
+        # Products of draws, [S, S]: the covariance itself would be [D, D], with the same traces.
+        parts = draws.split([shape.numel() for shape in shapes.values()], dim=1)
+        grams = {name: _gram(part) for name, part in zip(shapes, parts, strict=True)}
+        gram = _sum(grams, shapes)
+        return EffectiveDimension(
+            of_sample=_ratio(gram),
+            estimate=_estimate(gram),
+            independent=_independent(moments),
+            tensors={name: _estimate(one) for name, one in grams.items()},
+            noise={names: _estimate(_sum(grams, names)) for names in groups},
+            num_samples=len(draws),
+        )
+
+    def numbers(self) -> dict[str, float | int | dict[str, float | None] | None]:
+        """For a record."""
+        return {
+            "of_sample": self.of_sample,
+            "estimate": self.estimate,
+            "independent": self.independent,
+            "tensors": dict(self.tensors),
+            "draws": self.num_samples,
+        }
+
+    def __str__(self) -> str:
+        if self.estimate is None or self.independent is None or self.of_sample is None:
+            return "effective dimension: takes four draws, and weights that vary"
+        return (
+            f"effective dimension: {self.estimate:,.1f} (uncorrelated weights of these spreads: "
+            f"{self.independent:,.1f}; of the sample covariance of {self.num_samples} draws: "
+            f"{self.of_sample:,.1f})"
+        )
+
+
+def _independent(moments: Moments) -> float | None:
+    if moments.number < 4 or not moments.second.any():
+        return None
+    return float(moments.std.square().sum().square() / moments.variance_squared.sum())
+
+
+def _gram(draws: Tensor) -> Float[Tensor, "S S"]:
+    # In double precision, since draws of trained weights differ in few digits; some at a time,
+    # since there may be millions.
+    gram = draws.new_zeros(len(draws), len(draws), dtype=torch.float64)
+    for some in draws.split(max(1, _BLOCK_BYTES // (8 * len(draws))), dim=1):
+        deviation = some.double()
+        deviation -= deviation.mean(0)
+        gram += deviation @ deviation.T
+    return gram
+
+
+def _sum(grams: Mapping[str, Tensor], names: Collection[str]) -> Tensor:
+    return torch.stack([grams[name] for name in names]).sum(0)
+
+
+def _ratio(gram: Tensor) -> float | None:
+    return float(gram.trace().square() / gram.square().sum()) if gram.trace() > 0 else None
+
+
+def _estimate(gram: Tensor) -> float | None:
+    """(tr Σ)² / tr Σ², each by its unbiased U-statistic; None without spread or four draws.
+
+        (tr Σ)² = E ‖w₁ − w₂‖² ‖w₃ − w₄‖² / 4,  tr Σ² = E ((w₁ − w₂)·(w₃ − w₄))² / 4
+
+    averaged over all draws that differ, Chen, Zhang & Zhong (2010), "Tests for high-dimensional
+    covariance matrices". The ratio is never below 1, and 1 exactly for draws on a line.
+    """
+    n = len(gram)
+    if n < 4 or not gram.trace() > 0:
+        return None
+    norms = gram.diagonal()
+    squared_norms = float(norms.square().sum())
+    squared_trace = float(norms.sum().square())
+    # Rows of centred draws' products sum to zero, which leaves these of all the sums.
+    mixed = float(gram.square().sum()) - squared_norms
+    triples = squared_norms - mixed
+    quadruples = squared_trace - 4 * squared_norms + 2 * mixed
+    pairs = n * (n - 1)
+    of_square = (mixed - (2 * triples - quadruples / (n - 3)) / (n - 2)) / pairs
+    distances = (norms + norms.unsqueeze(1)) / 2 - gram
+    from_one = distances.sum(0)
+    disjoint = from_one.sum().square() - 4 * from_one.square().sum() + 2 * distances.square().sum()
+    of_trace = float(disjoint) / (pairs * (n - 2) * (n - 3))
+    return of_trace / of_square if of_square > 0 else None

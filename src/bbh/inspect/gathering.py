@@ -1,0 +1,111 @@
+"""One pass over weight draws: what is kept of them, so that all need never be there at once."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from bbh.draws import evaluation_mode
+from bbh.inspect.moments import Moments
+from bbh.memory import peak_bytes
+from bbh.params import Params, Shapes, flatten, num_draws, size
+from bbh.posterior import Posterior
+from bbh.weights.per_example import take
+
+# Whole draws that are held to compare them pairwise: more make the effective dimension little
+# better and cost their square.
+MOST_WHOLE = 256
+# Larger pieces leave the processor's cache and gain nothing.
+_PIECE_BYTES = 128 * 2**20
+
+
+class Gathered(NamedTuple):
+    """What is left of S draws of D weights.
+
+    Attributes:
+        moments: Of every weight, over all draws.
+        chosen: All draws of K weights.
+        whole: The first H draws of all weights.
+    """
+
+    moments: Moments
+    chosen: Float[Tensor, "S K"]
+    whole: Float[Tensor, "H D"]
+
+
+def gather(
+    posterior: Posterior[Any],
+    shapes: Shapes,
+    tensor: str,
+    most_chosen: int,
+    num_samples: int,
+    samples: Params | None,
+    memory_limit: int,
+) -> Gathered:
+    """Draws in pieces and keeps what ``Gathered`` holds.
+
+    Args:
+        posterior: Drawn from in evaluation mode.
+        shapes: The tensors that count, laid side by side in this order.
+        tensor: Which of them the chosen weights are from.
+        most_chosen: How many: the first of them, in PyTorch's order.
+        num_samples: Draws S.
+        samples: Take these instead of fresh ones.
+        memory_limit: Bytes for pieces and whole draws.
+    """
+    num_weights = size(shapes)
+    # Twice four bytes a weight: as they come, and joined.
+    most_whole = max(2, min(MOST_WHOLE, memory_limit // 2 // (8 * num_weights)))
+    moments: Moments | None = None
+    chosen: list[Tensor] = []
+    whole: list[Tensor] = []
+    with evaluation_mode(posterior), torch.no_grad():
+        limit = min(memory_limit // 2, _PIECE_BYTES)
+        for piece in _pieces(posterior, num_weights, num_samples, samples, limit):
+            flat = flatten(piece, shapes)
+            if moments is None:
+                moments = Moments(flat)
+            else:
+                moments.add(flat)
+            chosen.append(flatten(piece, {tensor: shapes[tensor]})[:, :most_chosen].clone())
+            missing = most_whole - sum(map(len, whole))
+            whole += [flat[:missing].clone()] if missing > 0 else []
+    if moments is None or moments.number < 2:
+        raise ValueError("there is one weight setting only: how it spreads takes at least two.")
+    _check_finite(moments, shapes)
+    return Gathered(moments, torch.cat(chosen), torch.cat(whole))
+
+
+def _pieces(
+    posterior: Posterior[Any],
+    num_weights: int,
+    num_samples: int,
+    samples: Params | None,
+    limit: int,
+) -> Iterator[Params]:
+    """All draws, a few at a time."""
+    # Moments work on three copies in double precision.
+    per_draw = 24 * num_weights
+    if samples is None and posterior.weights.num_distinct is not None:
+        # Explicit members are in memory already; drawing them apart could repeat some.
+        samples = posterior.sample(min(num_samples, posterior.weights.num_distinct))
+    if samples is not None:
+        at_once = max(1, limit // per_draw)
+        for first in range(0, num_draws(samples), at_once):
+            yield take(samples, slice(first, first + at_once))
+        return
+    per_draw += peak_bytes(lambda: posterior.sample(1))
+    at_once = max(1, limit // per_draw)
+    for first in range(0, num_samples, at_once):
+        yield posterior.sample(min(at_once, num_samples - first))
+
+
+def _check_finite(moments: Moments, shapes: Shapes) -> None:
+    finite = moments.mean.isfinite()
+    if finite.all():
+        return
+    parts = finite.split([shape.numel() for shape in shapes.values()])
+    bad = [name for name, part in zip(shapes, parts, strict=True) if not part.all()]
+    raise ValueError(f"draws of {', '.join(bad)} are not finite: find out where training diverged.")

@@ -1,0 +1,172 @@
+"""look: everything that is worth knowing about a posterior over weights, in one pass."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bbh.batches import Inputs
+from bbh.checkpoints import atomic_path
+from bbh.inspect.collapse import Sign, signs_of_collapse
+from bbh.inspect.correlation import Correlation
+from bbh.inspect.dimension import EffectiveDimension
+from bbh.inspect.diversity import Diversity, functional_diversity
+from bbh.inspect.gathering import gather
+from bbh.inspect.marginals import Bimodality, Kurtosis, Marginals
+from bbh.inspect.selection import check_tensor, first_kernel, noise_dimensions, random_shapes
+from bbh.inspect.spread import Spread
+from bbh.params import Params, size
+from bbh.posterior import Posterior
+from bbh.prediction import MEMORY_LIMIT
+from bbh.weights.per_example import take
+
+FILE_NAME = "inspection.json"
+# Weights in the heat map, and those whose modes are counted: LeNet's first kernel has 500.
+_MOST_CHOSEN = 1000
+# A grid of five by five, as in the paper.
+_MOST_MARGINALS = 25
+# Draws whose functions are compared: the standard error of a mean over pairs is small by then.
+_FUNCTION_DRAWS = 100
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What was seen; print it, or ``save`` it with its figures.
+
+    Attributes:
+        num_samples: Draws S.
+        num_weights: Weights D that have a distribution.
+        marginals: Draws of the chosen tensor's first 25 weights.
+        bimodality: Of its first 1000 weights.
+        correlation: Of the same.
+        kurtosis: Of all weights.
+        spread: Of all weights.
+        dimension: Of all weights, from the first 256 draws or fewer.
+        diversity: Of the draws' functions, where inputs were given.
+        signs: Of collapse.
+    """
+
+    num_samples: int
+    num_weights: int
+    marginals: Marginals
+    bimodality: Bimodality
+    correlation: Correlation
+    kurtosis: Kurtosis
+    spread: Spread
+    dimension: EffectiveDimension
+    diversity: Diversity | None
+    signs: tuple[Sign, ...]
+
+    def numbers(self) -> dict[str, Any]:
+        """All numbers, ready for JSON."""
+        return {
+            "draws": self.num_samples,
+            "weights": self.num_weights,
+            "tensor": self.marginals.tensor,
+            "bimodality": self.bimodality.numbers(),
+            "correlation": self.correlation.numbers(),
+            "excess_kurtosis": self.kurtosis.numbers(),
+            "spread": self.spread.numbers(),
+            "effective_dimension": self.dimension.numbers(),
+            "diversity": None if self.diversity is None else self.diversity.numbers(),
+            "signs_of_collapse": [vars(sign) for sign in self.signs],
+        }
+
+    def save(self, folder: str | Path) -> Path:
+        """Writes ``inspection.json`` and the three figures as PNG; returns the folder."""
+        from bbh.inspect import figures  # Matplotlib is needed for drawing only
+
+        folder = Path(folder)
+        pictures = {
+            "marginals": figures.draw_marginals(self.marginals),
+            "correlation": figures.draw_correlation(self.correlation),
+            "spread": figures.draw_spread(self.spread),
+        }
+        for name, figure in pictures.items():
+            with atomic_path(folder / f"{name}.png") as temporary:
+                figures.write_png(figure, temporary)
+        with atomic_path(folder / FILE_NAME) as temporary:
+            temporary.write_text(json.dumps(self.numbers(), indent=1, allow_nan=False) + "\n")
+        return folder
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.num_samples:,} draws of {self.num_weights:,} weights; "
+            f"modes and correlations of {self.marginals.tensor}",
+            *map(str, (self.bimodality, self.kurtosis, self.correlation)),
+            *map(str, (self.spread, self.dimension)),
+            *([] if self.diversity is None else [str(self.diversity)]),
+            *(map(str, self.signs) if self.signs else ["no sign of collapse"]),
+        ]
+        return "\n".join(lines)
+
+
+def look(
+    posterior: Posterior[Any],
+    inputs: Inputs | Iterable[Any] | None = None,
+    num_samples: int = 1000,
+    *,
+    tensor: str | None = None,
+    samples: Params | None = None,
+    memory_limit: int = MEMORY_LIMIT,
+) -> Inspection:
+    """Looks at draws of the weights, and at what their functions say about ``inputs``.
+
+    Draws come and go in pieces: of a large network moments of all weights are kept, all draws of
+    one tensor's first weights, and a few whole draws. Weights that are points by design
+    (normalisation layers, biases under dropout) are left out.
+
+    Args:
+        posterior: Any that is not a single point.
+        inputs: What ``bbh.predict`` takes; None leaves functions out.
+        num_samples: Draws S. A distribution with fewer different ones (an ensemble) uses each
+            once.
+        tensor: Whose marginals and correlations; None takes the first convolution's kernel, or
+            the first matrix.
+        samples: Draws to look at instead of fresh ones.
+        memory_limit: Bytes that draws may take beyond the model.
+
+    Examples:
+        >>> import torch
+        >>> import bbh
+        >>> network = torch.nn.Linear(20, 3)
+        >>> posterior = bbh.methods.bayes_by_backprop(network, bbh.likelihoods.Categorical())
+        >>> looked = look(posterior, torch.randn(10, 20), num_samples=200)
+        >>> looked.num_weights, looked.signs
+        (63, ())
+    """
+    if samples is None and num_samples < 2:
+        raise ValueError(f"num_samples={num_samples}: how draws spread takes at least two.")
+    shapes = random_shapes(posterior.weights)
+    if samples is not None and (missing := shapes.keys() - samples.keys()):
+        raise ValueError(f"the weight samples lack {sorted(missing)}.")
+    name = first_kernel(posterior, shapes) if tensor is None else check_tensor(tensor, shapes)
+    noise = noise_dimensions(posterior.weights)
+    moments, chosen, whole = gather(
+        posterior, shapes, name, _MOST_CHOSEN, num_samples, samples, memory_limit
+    )
+    spread = Spread.of(moments.std, shapes)
+    dimension = EffectiveDimension.of(whole, shapes, moments, noise)
+    functions = None
+    if inputs is not None:
+        functions = functional_diversity(
+            posterior,
+            inputs,
+            min(num_samples, _FUNCTION_DRAWS),
+            samples=None if samples is None else take(samples, slice(_FUNCTION_DRAWS)),
+            memory_limit=memory_limit,
+        )
+    varies = moments.second > 0
+    return Inspection(
+        num_samples=moments.number,
+        num_weights=size(shapes),
+        marginals=Marginals.of(name, shapes[name], chosen[:, :_MOST_MARGINALS].cpu()),
+        bimodality=Bimodality.of(chosen),
+        correlation=Correlation.of(name, chosen),
+        kurtosis=Kurtosis(moments.excess_kurtosis[varies].cpu(), moments.number),
+        spread=spread,
+        dimension=dimension,
+        diversity=functions,
+        signs=signs_of_collapse(spread, dimension, noise, functions),
+    )

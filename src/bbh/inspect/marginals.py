@@ -1,0 +1,138 @@
+"""Single weights: how their draws are distributed, and whether that looks like one mode."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from bbh.inspect.dip import dip_p_value, dip_statistic
+
+SIGNIFICANT = 0.05
+
+
+@dataclass(frozen=True)
+class Marginals:
+    """Draws of a few weights of one tensor.
+
+    Attributes:
+        tensor: Its name.
+        places: Index of each weight in the tensor.
+        draws: Their values.
+    """
+
+    tensor: str
+    places: list[tuple[int, ...]]
+    draws: Float[Tensor, "S K"] = field(repr=False)
+
+    @staticmethod
+    def of(tensor: str, shape: torch.Size, draws: Float[Tensor, "S K"]) -> "Marginals":
+        """Of the first K weights of a tensor."""
+        places = [_place(index, shape) for index in range(draws.shape[1])]
+        return Marginals(tensor, places, draws)
+
+
+@dataclass(frozen=True)
+class Bimodality:
+    """Hartigan's dip of every weight that varies, and how likely so large a one is by chance.
+
+    A small p speaks against a single mode. It counts no modes, and weights that are driven by
+    the same noise are not as many pieces of evidence as there are weights.
+
+    Attributes:
+        dips: Distance from the nearest unimodal distribution.
+        p_values: Of a uniform sample; conservative for other unimodal ones. At least 0.001.
+    """
+
+    dips: Float[Tensor, " K"] = field(repr=False)
+    p_values: Float[Tensor, " K"] = field(repr=False)
+
+    @staticmethod
+    def of(draws: Float[Tensor, "S K"]) -> "Bimodality":
+        """Of weights that vary among the given ones."""
+        columns = draws[:, draws.amin(0) < draws.amax(0)].double().cpu().numpy().T
+        dips = [dip_statistic(column) for column in columns]
+        return Bimodality(
+            torch.tensor(dips, dtype=torch.float64),
+            torch.tensor([dip_p_value(one, len(draws)) for one in dips], dtype=torch.float64),
+        )
+
+    @property
+    def share(self) -> float | None:
+        """Share of weights with p below 0.05; unimodal ones give at most 0.05."""
+        return _mean(self.p_values < SIGNIFICANT)
+
+    def numbers(self) -> dict[str, float | int | None]:
+        """For a record."""
+        return {
+            "weights": len(self.dips),
+            "share_below_0.05": self.share,
+            "median_dip": _mean(self.dips.median()) if len(self.dips) else None,
+        }
+
+    def __str__(self) -> str:
+        if self.share is None:
+            return "modes: no weight varies"
+        return (
+            f"modes: {self.share:.0%} of {len(self.dips):,} weights dip too far for a single one "
+            f"(p < {SIGNIFICANT:g}; at most 5% by chance)"
+        )
+
+
+@dataclass(frozen=True)
+class Kurtosis:
+    """Excess kurtosis of every weight that varies: 0 for a Gaussian, −2 for two equal atoms.
+
+    Negative values are flat or two-sided, positive ones heavy-tailed.
+
+    Attributes:
+        excess: One number for each weight.
+        num_samples: Draws behind each.
+    """
+
+    excess: Float[Tensor, " D"] = field(repr=False)
+    num_samples: int
+
+    @property
+    def quantiles(self) -> tuple[float, float, float] | None:
+        """Over the weights: 5 %, median, 95 %."""
+        return quantiles(self.excess)
+
+    @property
+    def gaussian_std(self) -> float:
+        """How far that of a Gaussian strays from 0 at this number of draws: √(24/S)."""
+        return (24 / self.num_samples) ** 0.5
+
+    def numbers(self) -> dict[str, float | int | list[float] | None]:
+        """For a record."""
+        return {
+            "weights": len(self.excess),
+            "quantiles": None if self.quantiles is None else list(self.quantiles),
+            "gaussian_std": self.gaussian_std,
+        }
+
+    def __str__(self) -> str:
+        if self.quantiles is None:
+            return "excess kurtosis: no weight varies"
+        low, middle, high = self.quantiles
+        return (
+            f"excess kurtosis: median {middle:.2f}, nine of ten weights in {low:.2f} … {high:.2f} "
+            f"(Gaussians: 0 ± {self.gaussian_std:.2f})"
+        )
+
+
+def quantiles(values: Tensor) -> tuple[float, float, float] | None:
+    """5 %, median and 95 % of many values; torch's own refuses more than 16 million."""
+    if not values.numel():
+        return None
+    low, middle, high = np.quantile(values.cpu().numpy(), (0.05, 0.5, 0.95))
+    return float(low), float(middle), float(high)
+
+
+def _place(index: int, shape: torch.Size) -> tuple[int, ...]:
+    return tuple(int(one) for one in np.unravel_index(index, shape)) if shape else ()
+
+
+def _mean(values: Tensor) -> float | None:
+    return float(values.double().mean()) if values.numel() else None

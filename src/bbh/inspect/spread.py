@@ -1,0 +1,57 @@
+"""How widely every weight spreads, beside the scale that its layer works at."""
+
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from bbh.inspect.marginals import quantiles
+from bbh.params import Params, Shapes, fan_in, side_by_side, unflatten
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Standard deviation of every weight over the draws.
+
+    Attributes:
+        stds: One for each weight.
+        fan_in: Of each tensor; 1/√fan-in is the scale at which a layer keeps its inputs' size.
+    """
+
+    stds: Params = field(repr=False)
+    fan_in: dict[str, int] = field(repr=False)
+
+    @staticmethod
+    def of(stds: Float[Tensor, " D"], shapes: Shapes) -> "Spread":
+        """From the tensors laid side by side."""
+        parts = unflatten(stds.cpu().unsqueeze(0), shapes)
+        fans = {name: fan_in(name, shapes) for name in shapes}
+        return Spread({name: part[0] for name, part in parts.items()}, fans)
+
+    @property
+    def everywhere(self) -> Float[Tensor, " D"]:
+        """Of all weights."""
+        return side_by_side(self.stds)
+
+    def relative(self, name: str) -> Tensor:
+        """Of one tensor's weights, in fan-in scales."""
+        return self.stds[name] * self.fan_in[name] ** 0.5
+
+    def numbers(self) -> dict[str, list[float] | dict[str, list[float]]]:
+        """For a record: 5 %, median and 95 % over weights."""
+        return {
+            "quantiles": list(quantiles(self.everywhere) or ()),
+            "fan_in_scales": {
+                name: list(quantiles(self.relative(name)) or ()) for name in self.stds
+            },
+        }
+
+    def __str__(self) -> str:
+        values = self.everywhere
+        middle = float(values.median())
+        scaled = torch.cat([self.relative(name).flatten() for name in self.stds])
+        return (
+            f"spread: median standard deviation {middle:.2g} of {len(values):,} weights, "
+            f"{float(scaled.median()):.2g} of the fan-in scale"
+        )
