@@ -33,7 +33,7 @@ def test_version_and_help():
 
 
 @pytest.mark.parametrize(
-    "words", ["run", "demo", "report", "data list", "data fetch", "data check"]
+    "words", ["run", "demo", "inspect", "report", "data list", "data fetch", "data check"]
 )
 def test_help_of_every_command_has_an_example(words):
     shown = runner.invoke(app, [*words.split(), "--help"]).output

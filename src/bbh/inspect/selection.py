@@ -11,6 +11,10 @@ from bbh.posterior import Posterior
 from bbh.weights import DropoutMasks, Implicit, Product, WeightDistribution
 
 
+class PointEstimateError(ValueError):
+    """There is no distribution to look at."""
+
+
 def parts(weights: WeightDistribution) -> Iterator[WeightDistribution]:
     """The distributions that a product is made of, or the one there is."""
     if isinstance(weights, Product):
@@ -29,7 +33,7 @@ def random_shapes(weights: WeightDistribution) -> Shapes:
         elif part.num_distinct != 1:
             shapes |= part.shapes
     if not shapes:
-        raise ValueError(
+        raise PointEstimateError(
             "every weight of this posterior is a point estimate (MAP, or MC dropout by the "
             "network's own layers): there is no distribution over weights to look at."
         )

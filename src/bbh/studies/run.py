@@ -17,6 +17,8 @@ class Run:
         seed: Of weights, order and draws.
         config: All settings.
         folder: Where record, arrays and checkpoint go.
+        keep_posterior: Leave the posterior there as well.
+        inspect: Look at the posterior, and leave numbers and figures there.
     """
 
     study: str
@@ -25,6 +27,8 @@ class Run:
     seed: int
     config: Config
     folder: Path
+    keep_posterior: bool = False
+    inspect: bool = False
 
     @property
     def checkpoint(self) -> Path:

@@ -50,6 +50,8 @@ def plan(
     epochs: int | None = None,
     settings: Sequence[str] = (),
     out: Path = Path("runs"),
+    keep_posterior: bool = False,
+    inspect: bool = False,
 ) -> list[Run]:
     """The runs a command asks for, every setting checked before the first one starts.
 
@@ -61,6 +63,8 @@ def plan(
         epochs: Passes over the data; annealing keeps its share of them.
         settings: ``key=value``, applied last.
         out: Folders of the runs go below.
+        keep_posterior: See ``Run``.
+        inspect: See ``Run``.
     """
     preset = preset or preset_names(study)[0]
     runs: list[Run] = []
@@ -70,9 +74,14 @@ def plan(
             config = with_epochs(config, epochs)
         config = config.changed(list(settings))
         _check(config)
+        if keep_posterior and config.penalised != "all":
+            raise ConfigError(
+                f"--keep-posterior: {variant} of preset {preset} has penalised={config.penalised}, "
+                "which no file can describe. Use --inspect, or leave that row out."
+            )
         for seed in dict.fromkeys(seeds):
             folder = out / study / preset / f"{variant}-{seed}"
-            runs.append(Run(study, variant, preset, seed, config, folder))
+            runs.append(Run(study, variant, preset, seed, config, folder, keep_posterior, inspect))
     return runs
 
 

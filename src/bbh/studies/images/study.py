@@ -12,6 +12,7 @@ from bbh.progress import Display
 from bbh.studies.datasets import ImageData
 from bbh.studies.images.between_classes import series_arrays
 from bbh.studies.images.measures import figure_arrays, measure
+from bbh.studies.inspection import leave_behind
 from bbh.studies.record import Record
 from bbh.studies.run import Run
 from bbh.studies.training import train
@@ -59,6 +60,7 @@ def run_once(
         resume=resume,
         progress=progress,
     )
+    leave_behind(run, trained.posterior, data.test_images)
     posterior, number = trained.posterior, config.prediction_samples
     inside: ClassPredictive = bbh.predict(posterior, data.test_images, number)
     outside: ClassPredictive = bbh.predict(posterior, data.outlier_images, number)

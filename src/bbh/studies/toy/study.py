@@ -19,6 +19,7 @@ from bbh.params import Params
 from bbh.predictive import RegressionPredictive
 from bbh.priors import Normal
 from bbh.progress import Display
+from bbh.studies.inspection import leave_behind
 from bbh.studies.networks import toy_network
 from bbh.studies.record import Record
 from bbh.studies.run import Run
@@ -72,6 +73,7 @@ def run_once(
         resume=resume,
         progress=progress,
     )
+    leave_behind(run, trained.posterior, data.grid)
     predictive = _predict(trained.posterior, data, config.prediction_samples)
     reference = read_reference(config.noise_scale, config.prior_scale)
     found = measure(predictive, data) | trained.effort

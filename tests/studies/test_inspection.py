@@ -1,0 +1,118 @@
+"""What runs leave behind for `bbh inspect`, and what it makes of that."""
+
+import json
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import bbh
+from bbh.cli import app
+from bbh.studies.config import ConfigError
+from bbh.studies.inspection import open_posterior
+from bbh.studies.networks import digits_network
+from bbh.studies.record import Record
+from bbh.studies.runner import plan
+
+runner = CliRunner()
+BBB = ("run", "digits", "--method", "bbb", "--epochs", "1", "--device", "cpu")
+FIGURES = ["correlation.png", "inspection.json", "marginals.png", "spread.png"]
+
+
+def files(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def numbers(folder):
+    return json.loads((folder / "inspection.json").read_text())
+
+
+def test_a_run_keeps_its_posterior_for_a_look_later(tmp_path):
+    result = runner.invoke(app, [*BBB, "--keep-posterior", "--out", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    folder = tmp_path / "digits" / "corrected" / "bbb-0"
+    assert files(folder) == ["arrays.npz", "posterior.safetensors", "record.json"]
+    looked = runner.invoke(app, ["inspect", str(folder), "--draws", "60", "--device", "cpu"])
+    assert looked.exit_code == 0, looked.output
+    assert "60 draws of 13,706 weights; modes and correlations of 0.weight" in looked.output
+    assert looked.output.splitlines()[-1] == f"Figures: {folder / 'inspection'}"
+    assert files(folder / "inspection") == FIGURES
+    found = numbers(folder / "inspection")
+    # 500 test images of the study.
+    assert (found["draws"], found["diversity"]["inputs"]) == (60, 500)
+
+    # The file alone, with another tensor and no data.
+    file = folder / "posterior.safetensors"
+    options = ["--draws", "20", "--tensor", "8.weight", "--weights-only", "--out", str(tmp_path)]
+    assert runner.invoke(app, ["inspect", str(file), *options]).exit_code == 0
+    found = numbers(tmp_path)
+    assert (found["tensor"], found["diversity"]) == ("8.weight", None)
+
+    # Replaced by a run that was not asked to, nothing stays that would be of another posterior.
+    assert runner.invoke(app, [*BBB, "--out", str(tmp_path)]).exit_code == 0
+    assert files(folder) == ["arrays.npz", "record.json"]
+
+
+def test_a_run_looks_at_its_posterior_without_changing_its_numbers(tmp_path):
+    arguments = [*BBB, "--method", "map"]
+    plain = runner.invoke(app, [*arguments, "--out", str(tmp_path / "plain")])
+    looked = runner.invoke(app, [*arguments, "--inspect", "--out", str(tmp_path / "looked")])
+    assert (plain.exit_code, looked.exit_code) == (0, 0), looked.output
+    before, after = (
+        Record.read(tmp_path / name / "digits/corrected/bbb-0/record.json").metrics
+        for name in ("plain", "looked")
+    )
+    timed = {"seconds", "steps_per_second", "peak_memory_bytes"}
+    assert {k: v for k, v in before.items() if k not in timed} == {
+        k: v for k, v in after.items() if k not in timed
+    }
+    folder = tmp_path / "looked" / "digits" / "corrected"
+    assert files(folder / "bbb-0" / "inspection") == FIGURES
+    assert numbers(folder / "bbb-0" / "inspection")["draws"] == 1000
+    # A point has nothing to look at.
+    assert files(folder / "map-0") == ["arrays.npz", "record.json"]
+
+
+def test_toy_functions_are_compared_on_the_grid(tmp_path):
+    arguments = ["run", "toy", "--method", "bbb", "--epochs", "1", "--device", "cpu"]
+    result = runner.invoke(app, [*arguments, "--inspect", "--out", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    found = numbers(tmp_path / "toy" / "corrected" / "bbb-0" / "inspection")
+    assert found["diversity"]["inputs"] == 500
+    assert found["diversity"]["disagreement"] is None
+    assert found["tensor"] == "0.weight"
+
+
+def test_jobs_are_asked_for_the_same(tmp_path):
+    arguments = [*BBB, "--seed", "0", "--seed", "1", "--jobs", "2", "--keep-posterior"]
+    result = runner.invoke(app, [*arguments, "--out", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    assert len(list(tmp_path.rglob("posterior.safetensors"))) == 2
+
+
+def test_a_file_of_ones_own_needs_its_network(tmp_path, monkeypatch):
+    posterior = bbh.methods.bayes_by_backprop(digits_network(), bbh.likelihoods.Categorical())
+    bbh.save(posterior, tmp_path / "mine.safetensors")
+    with pytest.raises(ConfigError, match="--network module:function"):
+        open_posterior(tmp_path / "mine.safetensors")
+    source = "from bbh.studies.networks import digits_network as make\nnumber = lambda: 3\n"
+    (tmp_path / "my_models.py").write_text(source)
+    monkeypatch.chdir(tmp_path)
+    loaded, inputs = open_posterior(tmp_path / "mine.safetensors", network="my_models:make")
+    assert inputs is None
+    torch.testing.assert_close(loaded.state_dict(), posterior.state_dict())
+    for where, problem in (
+        ("my_models", "write module:function"),
+        ("nowhere:make", "No module named 'nowhere'"),
+        ("my_models:missing", "has no attribute 'missing'"),
+        ("my_models:number", "it made a int, not a network"),
+    ):
+        with pytest.raises(ConfigError, match=problem):
+            open_posterior(tmp_path / "mine.safetensors", network=where)
+
+
+def test_what_cannot_be_had_is_said_before_training(tmp_path):
+    with pytest.raises(FileNotFoundError, match="--keep-posterior"):
+        open_posterior(tmp_path)
+    with pytest.raises(ConfigError, match="map of preset legacy has penalised=kernels"):
+        plan("mnist", variants=["map"], preset="legacy", keep_posterior=True)
