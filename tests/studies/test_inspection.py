@@ -11,8 +11,10 @@ from bbh.cli import app
 from bbh.studies.config import ConfigError
 from bbh.studies.inspection import open_posterior
 from bbh.studies.networks import digits_network
-from bbh.studies.record import Record
+from bbh.studies.record import Record, RecordError
+from bbh.studies.report import write_report
 from bbh.studies.runner import plan
+from studies.report_records import write_records
 
 runner = CliRunner()
 BBB = ("run", "digits", "--method", "bbb", "--epochs", "1", "--device", "cpu")
@@ -116,3 +118,35 @@ def test_what_cannot_be_had_is_said_before_training(tmp_path):
         open_posterior(tmp_path)
     with pytest.raises(ConfigError, match="map of preset legacy has penalised=kernels"):
         plan("mnist", variants=["map"], preset="legacy", keep_posterior=True)
+
+
+def test_the_report_shows_inspected_runs_side_by_side(tmp_path):
+    write_records(tmp_path / "runs")
+    without = write_report([tmp_path / "runs"], tmp_path / "without.html").read_text()
+    assert "Posteriors over weights" not in without
+    posterior = bbh.methods.bayes_by_backprop(digits_network(), bbh.likelihoods.Categorical())
+    looked = bbh.inspect.look(posterior, torch.rand(5, 1, 8, 8), num_samples=50)
+    for path in sorted((tmp_path / "runs").rglob("record.json")):
+        record = Record.read(path)
+        if (record.study, record.seed) == ("mnist", 0) and record.variant in ("mnf", "bbh"):
+            looked.save(path.parent / "inspection")
+    page = write_report([tmp_path / "runs"], tmp_path / "with.html").read_text()
+    section = page[page.index("Posteriors over weights") :]
+    order = [
+        section.index(f'alt="{what}, {row}."')
+        for what in ("Correlations of the first layer", "Its first weights")
+        for row in ("MNF", "Bayes by Hypernet")
+    ]
+    assert order == sorted(order)
+    assert "MNF: 0% of pairs correlated beyond ±0.5 (independent Gaussians: 0.0%); " in section
+
+
+def test_a_broken_inspection_is_named(tmp_path):
+    write_records(tmp_path)
+    path = next(path for path in tmp_path.rglob("record.json") if Record.read(path).seed == 0)
+    folder = path.parent / "inspection"
+    folder.mkdir()
+    (folder / "inspection.json").write_text("{}")
+    (folder / "correlation.png").write_bytes(b"")
+    with pytest.raises(RecordError, match="no inspection of this version"):
+        write_report([tmp_path], tmp_path / "report.html")

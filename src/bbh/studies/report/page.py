@@ -146,7 +146,7 @@ def _context(sections: Sequence[Section]) -> dict[str, Any]:
 def _figures(section: Section) -> dict[str, Any]:
     # Imported here so that tables need no Matplotlib.
     try:
-        from bbh.studies.report import examples, figures, toy
+        from bbh.studies.report import examples, figures, inspections, toy
     except ImportError as error:
         raise ImportError(f"{_EXTRA} ({error})") from error
     return {
@@ -154,6 +154,7 @@ def _figures(section: Section) -> dict[str, Any]:
         "curves": figures.curves(section.group, section.table, section.paper),
         "series": examples.series(section.group),
         "galleries": examples.galleries(section.group),
+        "inspections": inspections.inspections(section.group),
     }
 
 
