@@ -179,3 +179,20 @@ def test_attacks_are_those_of_the_cpu_and_stay_within_memory(method):
     attack(posterior, inputs, targets, 1.0)
     # Twice the limit leaves room for cuDNN's workspaces; all at once would take over 10 GiB.
     assert torch.cuda.max_memory_allocated() - before < 2**29
+
+
+@over_methods
+def test_looking_on_the_gpu_sees_what_the_cpu_sees(method):
+    posterior = method(SmallLeNet(), bbh.likelihoods.Categorical())
+    if posterior.weights.num_distinct == 1:
+        pytest.skip("a point has nothing to look at")
+    images, samples = torch.randn(12, 1, 6, 6), posterior.sample(40)
+    on_cpu = bbh.inspect.look(posterior, images, samples=samples)
+    moved = {name: value.detach().cuda() for name, value in samples.items()}
+    on_gpu = bbh.inspect.look(posterior.cuda(), images, samples=moved)
+    assert on_gpu.dimension.estimate == pytest.approx(on_cpu.dimension.estimate, rel=1e-6)
+    torch.testing.assert_close(on_gpu.correlation.matrix, on_cpu.correlation.matrix, equal_nan=True)
+    torch.testing.assert_close(on_gpu.kurtosis.excess, on_cpu.kurtosis.excess)
+    # TF32 in convolutions.
+    assert on_gpu.diversity.kl == pytest.approx(on_cpu.diversity.kl, rel=0.05)
+    assert bbh.inspect.look(posterior, images, num_samples=40).marginals.draws.device.type == "cpu"

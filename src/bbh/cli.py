@@ -244,6 +244,7 @@ def inspect_posterior(
         Path | None,
         typer.Option(help="Folder with the data files; else BBH_DATA, else the cache."),
     ] = None,
+    seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
     device: _Device = "auto",
     out: Annotated[
         Path | None, typer.Option(help="Folder for numbers and figures; beside the posterior.")
@@ -264,6 +265,7 @@ def inspect_posterior(
 
     check_before((), device, resume=False)
     posterior, inputs = open_posterior(path, network=network, data=data, functions=not weights_only)
+    torch.manual_seed(seed)
     chosen = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
     looked = look(posterior.to(chosen), inputs, draws, tensor=tensor)
     console.print(str(looked), highlight=False, markup=False, soft_wrap=True)
