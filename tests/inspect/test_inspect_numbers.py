@@ -17,6 +17,7 @@ from bbh.inspect import (
     Kurtosis,
     Moments,
     functional_diversity,
+    gathering,
     look,
     strong_by_chance,
 )
@@ -75,11 +76,12 @@ class TestKnownDistribution:
         other = look(coins, samples=samples, tensor="bias").marginals
         assert other.draws[:, 0].tolist() == [-3, -3, 3, 3] * 2
 
-    def test_pieces_make_no_difference(self, coins):
+    def test_pieces_make_no_difference(self, coins, monkeypatch):
         samples = {name: value.double() for name, value in coins.sample(60).items()}
         samples = {name: value + torch.randn_like(value) for name, value in samples.items()}
         whole = look(coins, samples=samples)
-        in_pieces = look(coins, samples=samples, memory_limit=16 * 5 * 60)  # twenty draws each
+        monkeypatch.setattr(gathering, "_PIECE_BYTES", 4 * 5 * 11)  # eleven draws each
+        in_pieces = look(coins, samples=samples, memory_limit=16 * 5 * 60)
         assert in_pieces.num_samples == 60
         first, second = (json.dumps(_rounded(one.numbers())) for one in (whole, in_pieces))
         assert first == second

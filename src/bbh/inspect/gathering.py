@@ -17,8 +17,10 @@ from bbh.weights.per_example import take
 # Whole draws that are held to compare them pairwise: more make the effective dimension little
 # better and cost their square.
 MOST_WHOLE = 256
-# Larger pieces leave the processor's cache and gain nothing.
-_PIECE_BYTES = 128 * 2**20
+# Moments are taken of few draws at a time: more leave the processor's cache. Drawing gains by
+# larger pieces, since a generator may be hundreds of times larger than what it makes.
+_MOST_AT_ONCE = 8
+_PIECE_BYTES = 512 * 2**20
 
 
 class Gathered(NamedTuple):
@@ -56,19 +58,22 @@ def gather(
         memory_limit: Bytes for pieces and whole draws.
     """
     num_weights = size(shapes)
-    # Twice four bytes a weight: as they come, and joined.
+    # Half of the memory for whole draws, twice four bytes a weight: as they come, and joined. A
+    # quarter each for pieces and for moments, which work on three copies in double precision.
     most_whole = max(2, min(MOST_WHOLE, memory_limit // 2 // (8 * num_weights)))
+    at_once = max(1, min(_MOST_AT_ONCE, memory_limit // 4 // (24 * num_weights)))
+    piece_limit = min(memory_limit // 4, _PIECE_BYTES)
     moments: Moments | None = None
     chosen: list[Tensor] = []
     whole: list[Tensor] = []
     with evaluation_mode(posterior), torch.no_grad():
-        limit = min(memory_limit // 2, _PIECE_BYTES)
-        for piece in _pieces(posterior, num_weights, num_samples, samples, limit):
+        for piece in _pieces(posterior, num_weights, num_samples, samples, piece_limit):
             flat = flatten(piece, shapes)
-            if moments is None:
-                moments = Moments(flat)
-            else:
-                moments.add(flat)
+            for some in flat.split(at_once):
+                if moments is None:
+                    moments = Moments(some)
+                else:
+                    moments.add(some)
             chosen.append(flatten(piece, {tensor: shapes[tensor]})[:, :most_chosen].clone())
             missing = most_whole - sum(map(len, whole))
             whole += [flat[:missing].clone()] if missing > 0 else []
@@ -86,8 +91,7 @@ def _pieces(
     limit: int,
 ) -> Iterator[Params]:
     """All draws, a few at a time."""
-    # Moments work on three copies in double precision.
-    per_draw = 24 * num_weights
+    per_draw = 4 * num_weights  # side by side, besides the draws themselves
     if samples is None and posterior.weights.num_distinct is not None:
         # Explicit members are in memory already; drawing them apart could repeat some.
         samples = posterior.sample(min(num_samples, posterior.weights.num_distinct))
