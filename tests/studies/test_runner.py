@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,14 +10,14 @@ from rich.console import Console
 
 from bbh.history import EpochRecord
 from bbh.progress import Display
-from bbh.studies.build import build_likelihood, build_posterior
+from bbh.studies.build import build_posterior
 from bbh.studies.config import Config, ConfigError
 from bbh.studies.estimates import estimate
-from bbh.studies.networks import network_of
 from bbh.studies.presets import STUDIES, preset_configs, preset_names
 from bbh.studies.record import Record
 from bbh.studies.run import Run
 from bbh.studies.runner import plan
+from bbh.studies.study import study_of
 from bbh.studies.terminal.dry_run import show_plan
 from bbh.studies.terminal.progress import StudyProgress
 from bbh.studies.terminal.tables import results_table
@@ -27,6 +28,14 @@ METHODS = ("map", "ensemble", "bbb", "dropout", "mnf", "bbh")
 
 def make_run(variant: str = "map", seed: int = 0, epochs: int = 2) -> Run:
     return Run("digits", variant, "corrected", seed, Config(variant, epochs=epochs), Path("x"))
+
+
+def num_built(run: Run) -> int:
+    """Parameters of the posterior itself, to compare an estimate with."""
+    study = study_of(run.study)
+    make_network = partial(study.make_network, run.config)
+    posterior = build_posterior(run.config, make_network, study.likelihood(run.config))
+    return sum(parameter.numel() for parameter in posterior.parameters())
 
 
 def make_console(width: int = 80, terminal: bool = False) -> Console:
@@ -79,20 +88,12 @@ class TestEstimates:
         for run in plan(study):
             if run.config.method == "nuts":
                 continue
-            posterior = build_posterior(
-                run.config, network_of(study), build_likelihood(study, run.config)
-            )
-            built = sum(parameter.numel() for parameter in posterior.parameters())
-            assert estimate(run).parameters == built, run.variant
+            assert estimate(run).parameters == num_built(run), run.variant
 
     def test_critics_count(self):
         (run,) = plan("digits", variants=["bbh"], settings=["divergence=adversarial"])
         (without,) = plan("digits", variants=["bbh"])
-        posterior = build_posterior(
-            run.config, network_of("digits"), build_likelihood("digits", run.config)
-        )
-        built = sum(parameter.numel() for parameter in posterior.parameters())
-        assert estimate(run).parameters == built > estimate(without).parameters
+        assert estimate(run).parameters == num_built(run) > estimate(without).parameters
 
     def test_numbers_of_the_paper(self):
         sizes = {run.variant: estimate(run) for run in plan("mnist-generators")}

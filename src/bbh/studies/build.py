@@ -12,13 +12,12 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler
 import bbh
 from bbh import divergences, generators, methods
 from bbh.divergences.base import check_num_samples
-from bbh.likelihoods import Categorical, Gaussian, Likelihood
+from bbh.likelihoods import Likelihood
 from bbh.objective import Schedule
 from bbh.optimizers import make_adam
 from bbh.priors import Normal
 from bbh.studies import legacy
 from bbh.studies.config import Config, ConfigError
-from bbh.studies.networks import LeNet
 
 
 def build_posterior(
@@ -27,11 +26,6 @@ def build_posterior(
     """The posterior a configuration describes, over a freshly initialised network."""
     build = _choice("method", config.method, _METHODS)
     return build(config, make_network, likelihood, Normal(config.prior_scale))
-
-
-def build_likelihood(study: str, config: Config) -> Likelihood[Any]:
-    """Regression with known noise in the toy study, classification in all others."""
-    return Gaussian(config.noise_scale) if study == "toy" else Categorical()
 
 
 def check_words(config: Config) -> None:
@@ -115,9 +109,8 @@ def _dropout(config: Config, make: Any, likelihood: Any, prior: Normal) -> bbh.P
     network = make()
     if not config.dropout_layers:
         return methods.mc_dropout(network, likelihood, prior, rate=config.dropout_rate)
-    if not isinstance(network, LeNet):
-        raise ConfigError("dropout_layers=true: only LeNet, the network of MNIST, has a place.")
-    network = legacy.DropoutLeNet(config.dropout_rate)
+    if not legacy.dropout_names(network):
+        raise ConfigError("dropout_layers=true: this study's network has no place for them.")
     penalised = _penalised(config, kernels=legacy.kernel_names(network))
     if penalised is not None:
         return legacy.point_estimate(network, likelihood, prior, penalised=penalised)

@@ -94,6 +94,11 @@ class Config:
     steps_per_epoch: int = 1
     refresh_reference: bool = False
 
+    @property
+    def wants_dropout_layers(self) -> bool:
+        """Whether the network itself is to switch units off."""
+        return self.method == "dropout" and self.dropout_layers
+
     def changed(self, settings: list[str]) -> "Config":
         """This configuration with ``key=value`` settings from the command line applied.
 

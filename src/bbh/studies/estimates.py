@@ -1,26 +1,22 @@
 """What a run will take: parameters, memory, steps. Nothing is trained, no data are read."""
 
 from dataclasses import dataclass
+from functools import partial
 
 from torch import nn
 
-from bbh.params import Shapes, size
+from bbh.params import Shapes, select_bayesian, size, trainable_parameters
 from bbh.studies.build import (
     build_divergence,
     build_generator,
-    build_likelihood,
     build_posterior,
 )
-from bbh.studies.datasets.digits import NUM_TRAIN as NUM_DIGITS
-from bbh.studies.datasets.mnist import NUM_VALIDATION
-from bbh.studies.datasets.sources import MNIST
-from bbh.studies.networks import network_of
 from bbh.studies.run import Run
+from bbh.studies.study import study_of
 
 _BYTES = 4
 # A weight, its gradient, and what the optimiser remembers of it.
 _COPIES = {"adam": 4, "rmsprop": 3, "rmsprop_tf": 3}
-_NUM_MNIST = MNIST["train-images-idx3-ubyte"].shape[0] - NUM_VALIDATION
 
 
 @dataclass(frozen=True)
@@ -46,11 +42,11 @@ class Estimate:
 def estimate(run: Run) -> Estimate:
     """The size of a run."""
     config = run.config
-    shapes: Shapes = {name: p.shape for name, p in network_of(run.study)().named_parameters()}
-    parameters = _num_parameters(run, shapes)
+    network = study_of(run.study).make_network(config)
+    parameters = _num_parameters(run, network)
     each = steps_per_epoch(run)
     return Estimate(
-        weights=size(shapes),
+        weights=_count(network),
         parameters=parameters,
         memory_bytes=parameters * _BYTES * _COPIES.get(config.optimizer, 4),
         steps_per_epoch=each,
@@ -62,22 +58,23 @@ def steps_per_epoch(run: Run) -> int:
     """Batches in a pass over the study's training data; the reference takes no steps."""
     if run.config.method == "nuts":
         return 0
-    if run.study == "toy":
-        return run.config.steps_per_epoch
-    return (NUM_DIGITS if run.study == "digits" else _NUM_MNIST) // run.config.batch_size
+    return study_of(run.study).steps_per_epoch(run.config)
 
 
-def _num_parameters(run: Run, shapes: Shapes) -> int:
-    config = run.config
+def _num_parameters(run: Run, network: nn.Module) -> int:
+    config, study = run.config, study_of(run.study)
     if config.method == "nuts":
         return 0
-    likelihood = build_likelihood(run.study, config)
+    likelihood = study.likelihood(config)
     if config.method != "bbh":
-        return _count(build_posterior(config, network_of(run.study), likelihood))
+        return _count(build_posterior(config, partial(study.make_network, config), likelihood))
     # Counted, not built: a layer-wise generator of LeNet fills a gigabyte.
+    parameters = trainable_parameters(network)
+    shapes: Shapes = {name: parameters[name].shape for name in select_bayesian(network, None)}
     helper = build_divergence(config).helper(shapes)
     generated = build_generator(config).num_parameters(shapes, config.noise_dim)
-    return generated + (0 if helper is None else _count(helper)) + _count(likelihood)
+    points = _count(network) - size(shapes)
+    return generated + points + (0 if helper is None else _count(helper)) + _count(likelihood)
 
 
 def _count(module: nn.Module) -> int:

@@ -109,6 +109,11 @@ def dense_names(network: nn.Module) -> list[str]:
     ]
 
 
+def dropout_names(network: nn.Module) -> tuple[str, ...]:
+    """Its dropout layers."""
+    return tuple(name for name, module in network.named_modules() if isinstance(module, nn.Dropout))
+
+
 def point_estimate(
     network: nn.Module,
     likelihood: Likelihood[Any],
@@ -121,9 +126,7 @@ def point_estimate(
         {name: value.unsqueeze(0) for name, value in _values(network).items()},
         penalised=penalised,
     )
-    dropout = tuple(
-        name for name, module in network.named_modules() if isinstance(module, nn.Dropout)
-    )
+    dropout = dropout_names(network)
     if dropout:
         # One setting, but every pass through the network is another draw.
         weights.num_distinct = None

@@ -1,7 +1,5 @@
 """The networks of the studies: one per study, the same for all methods."""
 
-from collections.abc import Callable
-
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -41,8 +39,3 @@ def digits_network() -> nn.Module:
 def toy_network() -> nn.Module:
     """1 → 100 ReLU → 1, the same for all methods and the reference; 301 weights."""
     return nn.Sequential(nn.Linear(1, 100), nn.ReLU(), nn.Linear(100, 1))
-
-
-def network_of(study: str) -> Callable[[], nn.Module]:
-    """What makes a study's network."""
-    return {"toy": toy_network, "digits": digits_network}.get(study, LeNet)

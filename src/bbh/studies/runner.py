@@ -11,12 +11,12 @@ from rich.console import Console
 
 from bbh.studies.build import check_words
 from bbh.studies.config import Config, ConfigError, differences
-from bbh.studies.datasets import load_digits, load_mnist
 from bbh.studies.estimates import steps_per_epoch
 from bbh.studies.images import study as images
 from bbh.studies.presets import preset_config, preset_configs, preset_names
 from bbh.studies.record import FILE_NAME, Record
 from bbh.studies.run import Run
+from bbh.studies.study import study_of
 from bbh.studies.terminal.progress import StudyProgress
 from bbh.studies.terminal.tables import headline
 from bbh.studies.terminal.time_left import duration
@@ -150,10 +150,8 @@ def check_before(runs: Sequence[Run], device: str, resume: bool) -> None:
 
 
 def _trainer(study: str, data: Path | None) -> Callable[..., Record]:
-    if study == "toy":
-        return toy.run_once
-    loaded = load_digits() if study == "digits" else load_mnist(data)
-    return partial(images.run_once, data=loaded)
+    load = study_of(study).load
+    return toy.run_once if load is None else partial(images.run_once, data=load(data))
 
 
 def _check(config: Config) -> None:

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -14,13 +15,12 @@ from bbh.history import History
 from bbh.progress import Display
 from bbh.studies.build import (
     build_beta,
-    build_likelihood,
     build_optimizer,
     build_posterior,
     build_scheduler,
 )
-from bbh.studies.networks import network_of
 from bbh.studies.run import Run
+from bbh.studies.study import study_of
 
 # At most this often, and so rarely that writing takes a twentieth of the time: a layer-wise
 # generator's state is 2.7 GB.
@@ -77,8 +77,9 @@ def train(
     batches = make_batches(inputs.to(fabric.device), targets.to(fabric.device))
     if fabric.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(fabric.device)
-    likelihood = build_likelihood(run.study, config)
-    posterior = build_posterior(config, network_of(run.study), likelihood)
+    study = study_of(run.study)
+    make_network = partial(study.make_network, config)
+    posterior = build_posterior(config, make_network, study.likelihood(config))
     history = bbh.fit(
         posterior,
         batches,

@@ -8,7 +8,7 @@ from bbh.studies.datasets.base import ImageData
 from bbh.studies.datasets.sources import MNIST, NOTMNIST, data_dir_or_environment, fingerprint
 
 # TensorFlow's tutorial loader, which the paper's code uses, takes the first 5,000 images away.
-NUM_VALIDATION = 5_000
+NUM_TRAIN, NUM_VALIDATION = 55_000, 5_000
 
 
 def load_mnist(data_dir: Path | None = None) -> ImageData:

@@ -1,0 +1,68 @@
+"""What studies differ in: network, likelihood and data. Everything else is written once."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from bbh.likelihoods import Categorical, Gaussian, Likelihood
+from bbh.studies.config import Config
+from bbh.studies.datasets import ImageData, load_digits, load_mnist
+from bbh.studies.datasets.digits import NUM_TRAIN as NUM_DIGITS
+from bbh.studies.datasets.mnist import NUM_TRAIN as NUM_MNIST
+from bbh.studies.legacy import DropoutLeNet
+from bbh.studies.networks import LeNet, digits_network, toy_network
+
+
+@dataclass(frozen=True)
+class Study:
+    """One problem, the same for all methods.
+
+    Attributes:
+        make_network: A freshly initialised one, as the settings describe it.
+        likelihood: How targets arise from its outputs.
+        steps_per_epoch: Optimiser steps in a pass over the training data, which are not read.
+        load: Reads the images from a folder, or from the cache for None; None where there are
+            no images.
+    """
+
+    make_network: Callable[[Config], nn.Module]
+    likelihood: Callable[[Config], Likelihood[Any]]
+    steps_per_epoch: Callable[[Config], int]
+    load: Callable[[Path | None], ImageData] | None = None
+
+
+def study_of(name: str) -> Study:
+    """A study by its name; comparisons such as mnist-noise share the problem they begin with."""
+    return _STUDIES[name.partition("-")[0]]
+
+
+def _lenet(config: Config) -> nn.Module:
+    return DropoutLeNet(config.dropout_rate) if config.wants_dropout_layers else LeNet()
+
+
+def _classification(config: Config) -> Likelihood[Any]:
+    return Categorical()
+
+
+_STUDIES = {
+    "toy": Study(
+        make_network=lambda config: toy_network(),
+        likelihood=lambda config: Gaussian(config.noise_scale),
+        steps_per_epoch=lambda config: config.steps_per_epoch,
+    ),
+    "digits": Study(
+        make_network=lambda config: digits_network(),
+        likelihood=_classification,
+        steps_per_epoch=lambda config: NUM_DIGITS // config.batch_size,
+        load=lambda folder: load_digits(),
+    ),
+    "mnist": Study(
+        make_network=_lenet,
+        likelihood=_classification,
+        steps_per_epoch=lambda config: NUM_MNIST // config.batch_size,
+        load=load_mnist,
+    ),
+}
