@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bbh.studies.datasets import DataError, draw_letters, load_digits, load_mnist
 from bbh.studies.datasets.idx import read_idx
-from bbh.studies.datasets.sources import MNIST, NOTMNIST, Source
+from bbh.studies.datasets.sources import MNIST, NOTMNIST, IdxFile
 
 SHAPE = (3, 2, 2)
 PIXELS = bytes(range(12))
@@ -73,7 +73,7 @@ def test_missing_files_name_the_offline_options(tmp_path):
 def test_no_network_says_so(tmp_path, monkeypatch):
     monkeypatch.setenv("BBH_CACHE", str(tmp_path))
     # A port on this machine that nobody listens on.
-    source = Source("mnist", "missing", (1,), "0" * 32, ("http://127.0.0.1:9/",))
+    source = IdxFile("mnist", "missing", "0" * 32, ("http://127.0.0.1:9/",), (1,))
     with pytest.raises(DataError, match=r"could not be fetched.*--data"):
         source.fetch()
     assert not list(tmp_path.rglob("missing*"))

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from bbh.studies.datasets import DataError
-from bbh.studies.datasets.sources import Source
+from bbh.studies.datasets.sources import IdxFile
 
 CONTENT = bytes(range(256)) * 2000
 # Of the half that arrives before a break, whole chunks are kept.
@@ -61,7 +61,9 @@ def serve(tmp_path, monkeypatch):
         server = Server(**behaviour)
         servers.append(server)
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        source = Source("things", "file", (1,), hashlib.md5(CONTENT).hexdigest(), (server.address,))
+        source = IdxFile(
+            "things", "file", hashlib.md5(CONTENT).hexdigest(), (server.address,), (1,)
+        )
         return server, source
 
     yield start

@@ -1,10 +1,28 @@
 """Data sets of the studies, embedded or fetched; the library itself knows none."""
 
+from collections.abc import Mapping
+
 from bbh.studies.datasets.base import ImageData
+from bbh.studies.datasets.cifar5 import load_cifar5
+from bbh.studies.datasets.cifar10 import CIFAR10
 from bbh.studies.datasets.digits import load_digits
 from bbh.studies.datasets.idx import DataError
 from bbh.studies.datasets.letters import draw_letters
 from bbh.studies.datasets.mnist import load_mnist
-from bbh.studies.datasets.sources import SOURCES
+from bbh.studies.datasets.sources import MNIST, NOTMNIST, Source
 
-__all__ = ["SOURCES", "DataError", "ImageData", "draw_letters", "load_digits", "load_mnist"]
+SOURCES: Mapping[str, Mapping[str, Source]] = {
+    "mnist": MNIST,
+    "notmnist": NOTMNIST,
+    "cifar10": {CIFAR10.name: CIFAR10},
+}
+
+__all__ = [
+    "SOURCES",
+    "DataError",
+    "ImageData",
+    "draw_letters",
+    "load_cifar5",
+    "load_digits",
+    "load_mnist",
+]

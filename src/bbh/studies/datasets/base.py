@@ -9,12 +9,17 @@ from bbh.studies.datasets.letters import draw_letters
 
 @dataclass(frozen=True)
 class ImageData:
-    """Images [B, 1, H, W] in [0, 1] and labels, split for training, choosing and reporting.
+    """Images [B, C, H, W] in [0, 1] and labels, split for training, choosing and reporting.
 
     Attributes:
         name: The in-distribution data set.
         outlier_name: The other one.
         fingerprint: Of all arrays, for records.
+        validation_outliers: Images of other classes that are no test images either; None draws
+            letters.
+        validation_in_train: Whether the last training images are the validation images, which
+            choosing then takes away from training.
+        departure: In what the data are known to differ from the publisher's; empty if in nothing.
     """
 
     name: str
@@ -27,20 +32,34 @@ class ImageData:
     test_labels: Tensor
     outlier_images: Tensor
     fingerprint: str
+    validation_outliers: Tensor | None = None
+    validation_in_train: bool = False
+    departure: str = ""
+
+    @property
+    def shows_digits(self) -> bool:
+        """Grey images of ten classes: those that turn into each other when rotated or mixed."""
+        return self.train_images.shape[1] == 1
 
     def for_choosing(self) -> "ImageData":
         """The same with what settings may be chosen on in the place of what results are told on.
 
-        Validation images for test images, and for the outliers, of which there is no second set,
-        letters drawn from Matplotlib's fonts with a seed of their own.
+        Validation images for test images, and for the outliers those of the validation part, or
+        where there is no second set letters drawn from Matplotlib's fonts with a seed of their own.
         """
+        number, outliers = len(self.validation_images), self.validation_outliers
+        last = -number if self.validation_in_train else None
         return replace(
             self,
             name=f"{self.name} validation",
-            outlier_name="letters",
+            outlier_name="letters" if outliers is None else f"{self.outlier_name} of training",
+            train_images=self.train_images[:last],
+            train_labels=self.train_labels[:last],
             test_images=self.validation_images,
             test_labels=self.validation_labels,
-            outlier_images=draw_letters(
-                len(self.validation_images), size=self.test_images.shape[-1], seed=1
+            outlier_images=(
+                draw_letters(number, size=self.test_images.shape[-1], seed=1)
+                if outliers is None
+                else outliers
             ),
         )

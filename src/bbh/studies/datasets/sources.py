@@ -2,8 +2,10 @@
 
 import hashlib
 import os
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -18,22 +20,30 @@ _NOTMNIST_MIRRORS = ("https://raw.githubusercontent.com/davidflanagan/notMNIST-t
 
 
 @dataclass(frozen=True)
-class Source:
-    """One file.
+class Source(ABC):
+    """One file as its publisher has it.
 
     Attributes:
         folder: The data set's own folder, below the data or cache folder.
-        name: File name without ``.gz``.
-        shape: Of the array inside.
-        md5: Of the compressed file as published.
+        name: File name without its suffix.
+        md5: Of the file as published.
         mirrors: Addresses to try in turn.
     """
 
     folder: str
     name: str
-    shape: tuple[int, ...]
     md5: str
     mirrors: tuple[str, ...]
+
+    suffix: ClassVar[str]
+
+    @abstractmethod
+    def places(self, folder: Path) -> list[Path]:
+        """Where the content may lie below a folder, packed or not; the first there counts."""
+
+    @abstractmethod
+    def check(self, data_dir: Path | None) -> str:
+        """Reads it, and says in a few words what is there."""
 
     def find(self, data_dir: Path | None) -> Path:
         """The file in the user's folder, or in the cache.
@@ -42,19 +52,14 @@ class Source:
             DataError: It is in neither; the message names the ways out.
         """
         folder = data_dir or cache_dir()
-        # Only in the data set's own folder: MNIST and notMNIST name their files alike.
-        for candidate in (folder / self.folder / name for name in (self.name, f"{self.name}.gz")):
-            if candidate.is_file():
-                return candidate
+        for place in self.places(folder):
+            if place.exists():
+                return place
         raise DataError(
-            f"{self.folder}/{self.name}(.gz) is not in {folder}. Run `bbh data fetch "
-            f"{self.folder}` with a network, or copy the publisher's files into a folder and name "
-            "it with --data or the environment variable BBH_DATA."
+            f"{self.folder}/{self.name}{self.suffix}, packed or not, is not in {folder}. Run `bbh "
+            f"data fetch {self.folder}` with a network, or copy the publisher's files into a "
+            "folder and name it with --data or the environment variable BBH_DATA."
         )
-
-    def read(self, data_dir: Path | None) -> Tensor:
-        """The array."""
-        return read_idx(self.find(data_dir), self.shape)
 
     def fetch(self) -> Path:
         """Downloads the file into the cache unless it is there.
@@ -69,7 +74,7 @@ class Source:
             ) from error
 
         problems: list[str] = []
-        folder, file_name = cache_dir() / self.folder, f"{self.name}.gz"
+        folder, file_name = cache_dir() / self.folder, f"{self.name}{self.suffix}"
         for mirror in self.mirrors:
             try:
                 fetched = pooch.retrieve(
@@ -84,16 +89,42 @@ class Source:
             else:
                 return Path(fetched)
         raise DataError(
-            f"{self.folder}/{self.name}.gz could not be fetched ({'; '.join(problems)}). Without a "
+            f"{self.folder}/{file_name} could not be fetched ({'; '.join(problems)}). Without a "
             "network copy the publisher's files into a folder and name it with --data or BBH_DATA; "
             "`bbh demo` and `bbh run digits` need no download."
         )
 
 
+@dataclass(frozen=True)
+class IdxFile(Source):
+    """A file of MNIST's format.
+
+    Attributes:
+        shape: Of the array inside.
+    """
+
+    shape: tuple[int, ...]
+
+    suffix = ".gz"
+
+    def places(self, folder: Path) -> list[Path]:
+        """Only in the data set's own folder: MNIST and notMNIST name their files alike."""
+        own = folder / self.folder
+        return [own / self.name, own / f"{self.name}{self.suffix}"]
+
+    def read(self, data_dir: Path | None) -> Tensor:
+        """The array."""
+        return read_idx(self.find(data_dir), self.shape)
+
+    def check(self, data_dir: Path | None) -> str:
+        """Its shape."""
+        return str(tuple(self.read(data_dir).shape))
+
+
 _TRAIN_IMAGES, _TRAIN_LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
 _TEST_IMAGES, _TEST_LABELS = "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"
 MNIST = {
-    name: Source("mnist", name, shape, md5, _MNIST_MIRRORS)
+    name: IdxFile("mnist", name, md5, _MNIST_MIRRORS, shape)
     for name, shape, md5 in (
         (_TRAIN_IMAGES, (60_000, 28, 28), "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
         (_TRAIN_LABELS, (60_000,), "d53e105ee54ea40749a09fcbcd1e9432"),
@@ -102,13 +133,12 @@ MNIST = {
     )
 }
 NOTMNIST = {
-    name: Source("notmnist", name, shape, md5, _NOTMNIST_MIRRORS)
+    name: IdxFile("notmnist", name, md5, _NOTMNIST_MIRRORS, shape)
     for name, shape, md5 in (
         (_TEST_IMAGES, (10_000, 28, 28), "2c87c839a4ef9b238846600eec8c35b7"),
         (_TEST_LABELS, (10_000,), "7ea9118cbafd0f6e3ee2ad771d782a01"),
     )
 }
-SOURCES = {"mnist": MNIST, "notmnist": NOTMNIST}
 
 
 def cache_dir() -> Path:

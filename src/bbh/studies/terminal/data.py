@@ -15,7 +15,9 @@ console = Console()
 
 _Names = Annotated[
     list[str] | None,
-    typer.Argument(help="mnist, notmnist; all if none.", autocompletion=completion.data_sets),
+    typer.Argument(
+        help="mnist, notmnist, cifar10; all if none.", autocompletion=completion.data_sets
+    ),
 ]
 
 
@@ -56,8 +58,8 @@ def check_data(
     """
     folder = data_dir_or_environment(data)
     for source in _sources(names):
-        shape = tuple(source.read(folder).shape)
-        console.print(f"{source.folder}/{source.name}: {shape}, good", soft_wrap=True)
+        found = source.check(folder)
+        console.print(f"{source.folder}/{source.name}: {found}, good", soft_wrap=True)
 
 
 def _sources(names: list[str] | None) -> list[Source]:

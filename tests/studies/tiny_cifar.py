@@ -1,0 +1,67 @@
+"""CIFAR-10 in miniature: six files of a few images each, in both of the publisher's layouts."""
+
+import pickle
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bbh.studies.datasets import cifar10
+
+PER_FILE = 40
+FILES = ("data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5")
+ALL_FILES = (*FILES, "test_batch")
+
+
+def make_files() -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Name → images [40, 3072] and labels, four of each class in random order.
+
+    The first pixel tells the class and the second the file, so that no image can be mistaken for
+    another; the others are random, brighter for higher classes.
+    """
+    random = np.random.default_rng(0)
+    files = {}
+    for number, name in enumerate(ALL_FILES):
+        labels = random.permutation(np.arange(PER_FILE) % 10).astype(np.uint8)
+        images = random.integers(0, 60, (PER_FILE, 3072)) + 19 * labels[:, None]
+        images[:, 0], images[:, 1], images[:, 2] = labels, number, np.arange(PER_FILE)
+        files[name] = images.astype(np.uint8), labels
+    return files
+
+
+def write_binary(folder: Path) -> Path:
+    """``cifar-10-batches-bin`` below the folder."""
+    own = folder / "cifar-10-batches-bin"
+    own.mkdir(parents=True)
+    for name, (images, labels) in make_files().items():
+        (own / f"{name}.bin").write_bytes(np.column_stack([labels, images]).tobytes())
+    return own
+
+
+def write_python(folder: Path, protocol: int = 2) -> Path:
+    """``cifar-10-batches-py`` below the folder."""
+    own = folder / "cifar-10-batches-py"
+    own.mkdir(parents=True)
+    for name, (images, labels) in make_files().items():
+        batch = {
+            b"batch_label": b"of something",
+            b"labels": [int(label) for label in labels],
+            b"data": images,
+            b"filenames": [f"{label}.png".encode() for label in labels],
+        }
+        (own / name).write_bytes(pickle.dumps(batch, protocol))
+    return own
+
+
+def pack(own: Path, archive: str) -> Path:
+    """The folder as the archive it would come from; the folder itself is left in place."""
+    path = own.parent / archive
+    with tarfile.open(path, "w:gz") as file:
+        file.add(own, own.name)
+    return path
+
+
+def shrink(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets the loaders expect so few images."""
+    monkeypatch.setattr(cifar10, "IMAGES_PER_FILE", PER_FILE)
