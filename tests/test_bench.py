@@ -13,13 +13,14 @@ import bbh
 from bbh.bench import cpu, gpu
 from bbh.bench.compare import Row, fastest_peer, side_by_side
 from bbh.bench.contenders import Contender, average, load_peers, replace_layers
-from bbh.bench.networks import ResNet, mlp
+from bbh.bench.networks import mlp
 from bbh.bench.own import OWN_METHODS, make_stepper, own_contenders, plain_kernels
 from bbh.bench.problems import Problem, Sizes, lenet, resnet, small_mlp
 from bbh.bench.settings import Settings
 from bbh.bench.timing import Task, Timing, interleaved, peak_memory
 from bbh.cli import app
 from bbh.studies.record import Record
+from bbh.studies.resnet import ResNet
 
 CPU = torch.device("cpu")
 TINY = Sizes(batch=4, images=6, draws=3)

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from bbh.bench.networks import ResNet, mlp
+from bbh.bench.networks import mlp
 from bbh.studies.networks import LeNet
+from bbh.studies.resnet import ResNet
 
 _CLASSES = 10
 # Size of MNIST's training set without validation images.
@@ -89,4 +90,4 @@ def small_mlp(sizes: Sizes, device: torch.device, width: int = 100) -> Problem:
 def resnet(sizes: Sizes, device: torch.device, blocks: int = 5) -> Problem:
     """He's ResNet-32 on images of CIFAR's size, or one with another number of blocks."""
     name = f"resnet{6 * blocks + 2}"
-    return Problem(name, lambda: ResNet(blocks), (3, 32, 32), sizes, device)
+    return Problem(name, lambda: ResNet(blocks=blocks), (3, 32, 32), sizes, device)
