@@ -10,6 +10,7 @@ import bbh
 from bbh.predictive import ClassPredictive
 from bbh.progress import Display
 from bbh.studies.datasets import ImageData
+from bbh.studies.images.augmentation import Augmentation
 from bbh.studies.images.between_classes import series_arrays
 from bbh.studies.images.measures import figure_arrays, measure
 from bbh.studies.inspection import leave_behind
@@ -19,12 +20,26 @@ from bbh.studies.training import train
 
 
 class ShuffledBatches:
-    """Batches of tensors that stay where they are: no worker, no copy to the device."""
+    """Batches of tensors that stay where they are: no worker, no copy to the device.
 
-    def __init__(self, images: Tensor, labels: Tensor, batch_size: int):
+    Args:
+        images: All of them.
+        labels: Theirs.
+        batch_size: Of every batch.
+        augment: Makes other images of a batch; None leaves them as they are.
+    """
+
+    def __init__(
+        self,
+        images: Tensor,
+        labels: Tensor,
+        batch_size: int,
+        augment: Augmentation | None = None,
+    ):
         self.images = images
         self.labels = labels
         self.batch_size = batch_size
+        self.augment = augment
 
     def __len__(self) -> int:
         return len(self.images) // self.batch_size
@@ -33,7 +48,8 @@ class ShuffledBatches:
         order = torch.randperm(len(self.images)).to(self.images.device)
         # A short last batch is left out; it is another one in every epoch.
         for index in order[: len(self) * self.batch_size].view(len(self), -1):
-            yield self.images[index], self.labels[index]
+            images = self.images[index]
+            yield images if self.augment is None else self.augment(images), self.labels[index]
 
 
 def run_once(
