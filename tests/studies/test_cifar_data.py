@@ -253,11 +253,11 @@ def test_moments_by_hand():
 def test_other_pixels_than_the_publishers_are_told(tmp_path, monkeypatch):
     write_binary(tmp_path)
     data = load_cifar5(tmp_path)
-    assert data.departure == "pixels are not the publisher's: a recoded copy"
+    assert data.pixels == "not the publisher's: a recoded copy"
     means, scales = moments(CIFAR10.read(tmp_path).train_images)
     monkeypatch.setattr(cifar10, "MEANS", tuple(means.tolist()))
     monkeypatch.setattr(cifar10, "SCALES", tuple(scales.tolist()))
-    assert load_cifar5(tmp_path).departure == ""
+    assert load_cifar5(tmp_path).pixels == ""
     assert load_cifar5(tmp_path).fingerprint == data.fingerprint
     # One pixel of one image by half its range is enough.
     path = tmp_path / "cifar-10-batches-bin" / "data_batch_1.bin"
@@ -266,7 +266,7 @@ def test_other_pixels_than_the_publishers_are_told(tmp_path, monkeypatch):
     path.write_bytes(content)
     changed = load_cifar5(tmp_path)
     assert changed.fingerprint != data.fingerprint
-    assert changed.departure
+    assert changed.pixels
 
 
 def test_the_whole_of_cifar10(data_dir, monkeypatch):

@@ -1,5 +1,6 @@
 """From a configuration's words to the library's objects."""
 
+import math
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -15,9 +16,11 @@ from bbh.divergences.base import check_num_samples
 from bbh.likelihoods import Likelihood
 from bbh.objective import Schedule
 from bbh.optimizers import make_adam
-from bbh.priors import Normal
+from bbh.params import Shapes, fan_in, select_bayesian, trainable_parameters
+from bbh.priors import Normal, PerLayer, Prior
 from bbh.studies import legacy
 from bbh.studies.config import Config, ConfigError
+from bbh.studies.resnet import NORMALISATIONS
 
 
 def build_posterior(
@@ -25,7 +28,24 @@ def build_posterior(
 ) -> bbh.Posterior[Any]:
     """The posterior a configuration describes, over a freshly initialised network."""
     build = _choice("method", config.method, _METHODS)
-    return build(config, make_network, likelihood, Normal(config.prior_scale))
+    return build(config, make_network, likelihood, build_prior(config, make_network))
+
+
+def build_prior(config: Config, make_network: Callable[[], nn.Module]) -> Prior:
+    """A Gaussian for every weight; its width may depend on the tensor."""
+    if config.prior == "normal":
+        return Normal(config.prior_scale)
+    shapes = bayesian_shapes(config, make_network())
+    return PerLayer(
+        {name: Normal(config.prior_scale / math.sqrt(fan_in(name, shapes))) for name in shapes}
+    )
+
+
+def bayesian_shapes(config: Config, network: nn.Module) -> Shapes:
+    """The parameters that get a distribution."""
+    parameters = trainable_parameters(network)
+    chosen = select_bayesian(network, config.bayesian or None)
+    return {name: parameters[name].shape for name in chosen}
 
 
 def check_words(config: Config) -> None:
@@ -35,6 +55,10 @@ def check_words(config: Config) -> None:
     for field, choices in _WORDS.items():
         _choice(field, getattr(config, field), choices)
     build_generator(config)
+    if config.starts_warm and config.method == "bbh" and not config.spread:
+        raise ConfigError(
+            "warm_start_epochs: generated weights start around others only with spread > 0."
+        )
     if config.method in ("bbb", "bbh"):
         check_num_samples(build_divergence(config), config.num_samples)
 
@@ -74,15 +98,17 @@ def build_generator(config: Config) -> generators.Generator:
     return recipe(hidden=config.hidden, initialization=start)
 
 
-def _map(config: Config, make: Any, likelihood: Any, prior: Normal) -> bbh.Posterior[Any]:
+def _map(config: Config, make: Any, likelihood: Any, prior: Prior) -> bbh.Posterior[Any]:
     network = make()
     penalised = _penalised(config, kernels=legacy.kernel_names(network))
     if penalised is not None:
         return legacy.point_estimate(network, likelihood, prior, penalised=penalised)
-    return methods.maximum_a_posteriori(network, likelihood, prior)
+    return methods.maximum_a_posteriori(
+        network, likelihood, prior, bayesian=config.bayesian or None
+    )
 
 
-def _ensemble(config: Config, make: Any, likelihood: Any, prior: Normal) -> bbh.Posterior[Any]:
+def _ensemble(config: Config, make: Any, likelihood: Any, prior: Prior) -> bbh.Posterior[Any]:
     epsilon = config.adversarial_epsilon
     return methods.deep_ensemble(
         make(),
@@ -91,10 +117,11 @@ def _ensemble(config: Config, make: Any, likelihood: Any, prior: Normal) -> bbh.
         num_members=config.num_members,
         make_network=make,
         adversarial=bbh.AdversarialTraining(epsilon) if epsilon else None,
+        bayesian=config.bayesian or None,
     )
 
 
-def _bbb(config: Config, make: Any, likelihood: Any, prior: Normal) -> bbh.Posterior[Any]:
+def _bbb(config: Config, make: Any, likelihood: Any, prior: Prior) -> bbh.Posterior[Any]:
     return methods.bayes_by_backprop(
         make(),
         likelihood,
@@ -102,26 +129,33 @@ def _bbb(config: Config, make: Any, likelihood: Any, prior: Normal) -> bbh.Poste
         initial_scale=config.initial_scale,
         divergence=build_divergence(config),
         num_samples=config.num_samples,
+        bayesian=config.bayesian or None,
     )
 
 
-def _dropout(config: Config, make: Any, likelihood: Any, prior: Normal) -> bbh.Posterior[Any]:
+def _dropout(config: Config, make: Any, likelihood: Any, prior: Prior) -> bbh.Posterior[Any]:
     network = make()
     if not config.dropout_layers:
-        return methods.mc_dropout(network, likelihood, prior, rate=config.dropout_rate)
+        return methods.mc_dropout(
+            network,
+            likelihood,
+            prior,
+            rate=config.dropout_rate,
+            bayesian=config.bayesian or None,
+        )
     if not legacy.dropout_names(network):
         raise ConfigError("dropout_layers=true: this study's network has no place for them.")
     penalised = _penalised(config, kernels=legacy.kernel_names(network))
     if penalised is not None:
         return legacy.point_estimate(network, likelihood, prior, penalised=penalised)
-    return methods.mc_dropout(network, likelihood, prior)
+    return methods.mc_dropout(network, likelihood, prior, bayesian=config.bayesian or None)
 
 
-def _mnf(config: Config, make: Any, likelihood: Any, prior: Normal) -> bbh.Posterior[Any]:
+def _mnf(config: Config, make: Any, likelihood: Any, prior: Prior) -> bbh.Posterior[Any]:
     network = make()
     penalised = _penalised(config, dense=legacy.dense_names(network))
     flows = (
-        methods.multiplicative_normalizing_flows
+        partial(methods.multiplicative_normalizing_flows, bayesian=config.bayesian or None)
         if penalised is None
         else partial(legacy.flows, penalised=penalised)
     )
@@ -134,7 +168,7 @@ def _mnf(config: Config, make: Any, likelihood: Any, prior: Normal) -> bbh.Poste
     )
 
 
-def _bbh(config: Config, make: Any, likelihood: Any, prior: Normal) -> bbh.Posterior[Any]:
+def _bbh(config: Config, make: Any, likelihood: Any, prior: Prior) -> bbh.Posterior[Any]:
     return methods.bayes_by_hypernet(
         make(),
         likelihood,
@@ -143,6 +177,7 @@ def _bbh(config: Config, make: Any, likelihood: Any, prior: Normal) -> bbh.Poste
         noise=bbh.GaussianNoise(config.noise_dim, config.noise_shared),
         divergence=build_divergence(config),
         num_samples=config.num_samples,
+        bayesian=config.bayesian or None,
     )
 
 
@@ -171,12 +206,25 @@ _DIVERGENCES: dict[str, Callable[[Config], divergences.Divergence]] = {
     "entropy": lambda config: divergences.NearestNeighbourEntropy(config.neighbours),
     "adversarial": lambda config: divergences.Adversarial(steps=config.critic_steps),
 }
+
+
+def _words(*words: str) -> dict[str, None]:
+    return dict.fromkeys(words)
+
+
 _WORDS: dict[str, dict[str, Any]] = {
     "method": _METHODS,
     "optimizer": _OPTIMIZERS,
     "generator": _GENERATORS,
     "divergence": _DIVERGENCES,
-    "split": {"test": None, "validation": None},
+    "split": _words("test", "validation"),
+    "prior": _words("normal", "fan_in"),
+    # A loss scaler, which 16-mixed would need, goes together with no recorded step.
+    "precision": _words("32-true", "bf16-mixed"),
+    "network": _words("he", "paper"),
+    "normalisation": NORMALISATIONS,
+    "dropout_placement": _words("unit", "convolutions"),
+    "augmentation": _words("none", "crops", "distorted"),
 }
 
 

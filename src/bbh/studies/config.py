@@ -30,9 +30,15 @@ class Config:
         falling_beta: Let β fall to 0 instead, as in the authors' toy notebook.
         temperature: Constant factor on the complexity.
         gradient_clip: Largest norm of the gradient; 0 for none.
+        precision: 32-true, or bf16-mixed: matrix products and convolutions in half the bits.
+        prior: normal, the same for all weights, or fan_in: narrower by √fan-in.
         prior_scale: Standard deviation of the Gaussian prior.
         penalised: Which weights know the prior. For MAP and dropout: all, or kernels without
             biases; for flows: all, or those of dense layers.
+        bayesian: Which parameters are Bayesian: names, module names or glob patterns; by default
+            all but those of normalisation layers. Not where ``penalised`` names a part.
+        warm_start_epochs: First train the MAP weights for so many epochs, and start bbb, mnf or
+            bbh around them; 0 for a fresh network.
         num_samples: Weight draws per training step.
         likelihood_samples: How many of them enter the likelihood; 0 for all.
         prediction_samples: Weight draws for evaluation.
@@ -45,6 +51,8 @@ class Config:
         adversarial_epsilon: Perturbation in ensemble training; 0 for none.
         dropout_rate: Of MC dropout.
         dropout_layers: Put dropout layers into the network instead of masking its kernels.
+        dropout_placement: Where residual units have them: unit, between their convolutions, or
+            convolutions, after every one.
         initial_scale: Of Gaussian weights.
         max_scale: Upper limit of MNF's standard deviations.
         generator: layerwise, sliced or single.
@@ -52,6 +60,12 @@ class Config:
         spread: Of generated weights at the start, in fan-in scales; 0 for the paper's Glorot.
         noise_dim: Dimension of z.
         noise_shared: One z for all tensors.
+        network: Of CIFAR5: he, or paper for the one in the paper's code.
+        blocks: Its residual units per stage; five make 32 layers.
+        width: Its channels in the first stage.
+        normalisation: In it: group, filter_response, batch, instance or batch_statistics.
+        final_norm: Normalise before the last layer of the paper's one.
+        augmentation: none, crops (and flips), or distorted: with brightness and contrast as well.
         noise_scale: Standard deviation of the toy study's observation noise.
         steps_per_epoch: Full-batch steps that count as an epoch; toy study only.
         refresh_reference: Sample the toy study's reference anew, with Pyro, and store it.
@@ -69,8 +83,12 @@ class Config:
     falling_beta: bool = False
     temperature: float = 1.0
     gradient_clip: float = 0.0
+    precision: str = "32-true"
+    prior: str = "normal"
     prior_scale: float = 1.0
     penalised: str = "all"
+    bayesian: tuple[str, ...] = ()
+    warm_start_epochs: int = 0
     num_samples: int = 1
     likelihood_samples: int = 0
     prediction_samples: int = 100
@@ -83,6 +101,7 @@ class Config:
     adversarial_epsilon: float = 0.0
     dropout_rate: float = 0.5
     dropout_layers: bool = False
+    dropout_placement: str = "unit"
     initial_scale: float = 0.01
     max_scale: float = 0.5
     generator: str = "layerwise"
@@ -90,9 +109,25 @@ class Config:
     spread: float = 0.1
     noise_dim: int = 1
     noise_shared: bool = False
+    network: str = "he"
+    blocks: int = 5
+    width: int = 16
+    normalisation: str = "group"
+    final_norm: bool = True
+    augmentation: str = "none"
     noise_scale: float = 9.0
     steps_per_epoch: int = 1
     refresh_reference: bool = False
+
+    @property
+    def starts_warm(self) -> bool:
+        """Whether a MAP estimate is trained first."""
+        return self.warm_start_epochs > 0 and self.method in ("bbb", "mnf", "bbh")
+
+    @property
+    def all_epochs(self) -> int:
+        """Those of a warm start included."""
+        return self.epochs + (self.warm_start_epochs if self.starts_warm else 0)
 
     @property
     def wants_dropout_layers(self) -> bool:
@@ -143,7 +178,8 @@ def _parse(name: str, text: str, kind: Any) -> Any:
         if kind is bool:
             return {"true": True, "false": False}[text.lower()]
         if isinstance(kind, types.GenericAlias):
-            return tuple(int(part) for part in text.split(","))
+            (of_parts, _) = typing.get_args(kind)
+            return tuple(of_parts(part) for part in text.split(",")) if text else ()
         return kind(text)
     except (KeyError, ValueError) as error:
         word = "true or false" if kind is bool else getattr(kind, "__name__", str(kind))

@@ -5,8 +5,9 @@ from functools import partial
 
 from torch import nn
 
-from bbh.params import Shapes, select_bayesian, size, trainable_parameters
+from bbh.params import size
 from bbh.studies.build import (
+    bayesian_shapes,
     build_divergence,
     build_generator,
     build_posterior,
@@ -50,7 +51,7 @@ def estimate(run: Run) -> Estimate:
         parameters=parameters,
         memory_bytes=parameters * _BYTES * _COPIES.get(config.optimizer, 4),
         steps_per_epoch=each,
-        steps=each * config.epochs,
+        steps=each * config.all_epochs,
     )
 
 
@@ -69,8 +70,7 @@ def _num_parameters(run: Run, network: nn.Module) -> int:
     if config.method != "bbh":
         return _count(build_posterior(config, partial(study.make_network, config), likelihood))
     # Counted, not built: a layer-wise generator of LeNet fills a gigabyte.
-    parameters = trainable_parameters(network)
-    shapes: Shapes = {name: parameters[name].shape for name in select_bayesian(network, None)}
+    shapes = bayesian_shapes(config, network)
     helper = build_divergence(config).helper(shapes)
     generated = build_generator(config).num_parameters(shapes, config.noise_dim)
     points = _count(network) - size(shapes)

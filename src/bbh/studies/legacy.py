@@ -14,10 +14,10 @@ from torch.optim import Optimizer
 
 import bbh
 from bbh.likelihoods import Likelihood
-from bbh.params import Params, trainable_parameters
+from bbh.params import Params, select_bayesian, trainable_parameters
 from bbh.priors import Prior
 from bbh.studies.networks import LeNet
-from bbh.weights import MultiplicativeFlow, Particles
+from bbh.weights import MultiplicativeFlow, Particles, Product
 
 
 def falling_beta(step: float) -> float:
@@ -143,8 +143,18 @@ def flows(
     penalised: Sequence[str],
 ) -> bbh.Posterior[Any]:
     """Multiplicative normalising flows of which only some layers pay for their information."""
-    weights = MultiplicativeFlow(_values(network), initial_scale, max_scale, penalised=penalised)
-    return bbh.Posterior(network, weights, prior, likelihood)
+    values, bayesian = _values(network), select_bayesian(network, None)
+    weights = MultiplicativeFlow(
+        {name: values.pop(name) for name in bayesian},
+        initial_scale,
+        max_scale,
+        penalised=penalised,
+    )
+    if not values:
+        return bbh.Posterior(network, weights, prior, likelihood)
+    # What is left are the parameters of normalisation layers.
+    points = Particles({name: v.unsqueeze(0) for name, v in values.items()}, penalised=())
+    return bbh.Posterior(network, Product([weights, points]), prior, likelihood)
 
 
 def _values(network: nn.Module) -> Params:

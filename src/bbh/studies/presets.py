@@ -16,6 +16,11 @@ _PRESETS: dict[str, dict[str, dict[str, Config]]] = {
     "mnist-generators": {"paper": images.GENERATORS, "legacy": images.GENERATORS_LEGACY},
     "mnist-noise": {"paper": images.NOISE, "legacy": images.NOISE_LEGACY},
     "mnist-divergences": {"paper": images.DIVERGENCES, "legacy": images.DIVERGENCES_LEGACY},
+    "cifar5": {
+        "paper": images.CIFAR5_PAPER,
+        "legacy": images.CIFAR5_LEGACY,
+        "corrected": images.CIFAR5_CORRECTED,
+    },
 }
 STUDIES = tuple(_PRESETS)
 

@@ -34,3 +34,13 @@ class Run:
     def checkpoint(self) -> Path:
         """Where an interrupted run goes on from."""
         return self.folder / "checkpoint.pt"
+
+    @property
+    def warm_start(self) -> Path:
+        """The same for the weights it starts around."""
+        return self.folder / "warm-start.pt"
+
+    def forget(self) -> None:
+        """Leaves nothing to go on from."""
+        for path in (self.checkpoint, self.warm_start):
+            path.unlink(missing_ok=True)

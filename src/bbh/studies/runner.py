@@ -121,7 +121,7 @@ def execute(
             finished = resume and path.exists()
             if not resume:
                 # An interruption from here on must leave nothing that looks finished.
-                run.checkpoint.unlink(missing_ok=True)
+                run.forget()
                 path.unlink(missing_ok=True)
             try:
                 record = (
@@ -134,7 +134,7 @@ def execute(
                 outcome.failures.append(Failure(run, reason))
                 progress.end(f"failed, {reason}", trained=False)
                 continue
-            run.checkpoint.unlink(missing_ok=True)
+            run.forget()
             outcome.records.append(record)
             state = "was there" if finished else duration(time.monotonic() - started)
             progress.end(f"{headline(record)} ({state})", trained=not finished)

@@ -9,11 +9,15 @@ from torch import nn
 
 from bbh.likelihoods import Categorical, Gaussian, Likelihood
 from bbh.studies.config import Config
-from bbh.studies.datasets import ImageData, load_digits, load_mnist
+from bbh.studies.datasets import ImageData, load_cifar5, load_digits, load_mnist
+from bbh.studies.datasets.cifar5 import NUM_CLASSES
+from bbh.studies.datasets.cifar5 import NUM_TRAIN as NUM_CIFAR5
+from bbh.studies.datasets.cifar5 import NUM_VALIDATION as NUM_CIFAR5_VALIDATION
 from bbh.studies.datasets.digits import NUM_TRAIN as NUM_DIGITS
 from bbh.studies.datasets.mnist import NUM_TRAIN as NUM_MNIST
 from bbh.studies.legacy import DropoutLeNet
 from bbh.studies.networks import LeNet, digits_network, toy_network
+from bbh.studies.resnet import NORMALISATIONS, PaperResNet, ResNet, Units
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,26 @@ def _lenet(config: Config) -> nn.Module:
     return DropoutLeNet(config.dropout_rate) if config.wants_dropout_layers else LeNet()
 
 
+def _resnet(config: Config) -> nn.Module:
+    rate = config.dropout_rate if config.wants_dropout_layers else 0.0
+    once = config.dropout_placement == "unit"
+    units = Units(
+        norm=NORMALISATIONS[config.normalisation],
+        unit_dropout=rate if once else 0.0,
+        convolution_dropout=0.0 if once else rate,
+    )
+    size = (NUM_CLASSES, config.blocks, config.width)
+    if config.network == "paper":
+        return PaperResNet(*size, units, config.final_norm)
+    return ResNet(*size, units)
+
+
+def _cifar5_steps(config: Config) -> int:
+    # The paper sets no images aside: choosing takes some away from training.
+    aside = NUM_CIFAR5_VALIDATION if config.split == "validation" else 0
+    return (NUM_CIFAR5 - aside) // config.batch_size
+
+
 def _classification(config: Config) -> Likelihood[Any]:
     return Categorical()
 
@@ -64,5 +88,11 @@ _STUDIES = {
         likelihood=_classification,
         steps_per_epoch=lambda config: NUM_MNIST // config.batch_size,
         load=load_mnist,
+    ),
+    "cifar5": Study(
+        make_network=_resnet,
+        likelihood=_classification,
+        steps_per_epoch=_cifar5_steps,
+        load=load_cifar5,
     ),
 }

@@ -1,24 +1,28 @@
 """Training, the same in every study: from a run to a posterior and what it took."""
 
+import copy
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 from lightning_fabric import Fabric
-from torch import Tensor
+from torch import Tensor, nn
 
 import bbh
 from bbh.history import History
 from bbh.progress import Display
+from bbh.studies import warm_start
 from bbh.studies.build import (
     build_beta,
     build_optimizer,
     build_posterior,
     build_scheduler,
 )
+from bbh.studies.config import Config
 from bbh.studies.run import Run
 from bbh.studies.study import study_of
 
@@ -28,6 +32,7 @@ _CHECKPOINT_SECONDS = 60.0
 _BYTES_PER_SECOND = 200e6
 
 
+@runtime_checkable
 class Batches(Protocol):
     """One pass over training data that lie on the device."""
 
@@ -42,7 +47,7 @@ class Trained:
     Attributes:
         posterior: Fitted.
         history: One entry per epoch.
-        effort: Time, speed, size and memory, as records name them.
+        effort: Time (that of a warm start included), speed, size and memory, as records name them.
     """
 
     posterior: bbh.Posterior[Any]
@@ -73,35 +78,29 @@ def train(
     """
     config = run.config
     torch.manual_seed(run.seed)
-    fabric = Fabric(accelerator=device, devices=1)
+    precision = cast(Any, config.precision)  # a word that was checked
+    fabric = Fabric(accelerator=device, devices=1, precision=precision)
     batches = make_batches(inputs.to(fabric.device), targets.to(fabric.device))
     if fabric.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(fabric.device)
     study = study_of(run.study)
-    make_network = partial(study.make_network, config)
-    posterior = build_posterior(config, make_network, study.likelihood(config))
-    history = bbh.fit(
-        posterior,
-        batches,
-        epochs=config.epochs,
-        num_data=len(inputs),
-        optimizer=build_optimizer(config, posterior),
-        scheduler=build_scheduler(config),
-        beta=build_beta(config, len(inputs), len(batches)),
-        temperature=config.temperature,
-        likelihood_samples=config.likelihood_samples or None,
-        gradient_clip=config.gradient_clip or None,
-        average_epochs=config.average_epochs,
-        checkpoint=run.checkpoint,
-        checkpoint_seconds=_checkpoint_seconds(posterior),
-        resume=resume,
-        fabric=fabric,
-        progress=progress,
-    )
-    seconds = sum(epoch.seconds for epoch in history)
+    make_network: Callable[[], nn.Module] = partial(study.make_network, config)
+    likelihood = study.likelihood(config)
+    fit = partial(_fit, batches=batches, num_data=len(inputs), fabric=fabric, resume=resume)
+    seconds_before = 0.0
+    if config.starts_warm:
+        first = warm_start.first_config(config)
+        point = build_posterior(first, make_network, likelihood)
+        seconds_before = _seconds(fit(first, point, checkpoint=run.warm_start, progress=progress))
+        trained = warm_start.with_weights_of(point, make_network())
+        make_network = partial(copy.deepcopy, trained)
+        if isinstance(progress, Display):
+            progress = warm_start.Later(progress, first.epochs)
+    posterior = build_posterior(config, make_network, likelihood)
+    history = fit(config, posterior, checkpoint=run.checkpoint, progress=progress)
     effort = {
-        "seconds": seconds,
-        "steps_per_second": history[-1].step / seconds,
+        "seconds": seconds_before + _seconds(history),
+        "steps_per_second": history[-1].step / _seconds(history),
         "parameters": float(sum(p.numel() for p in posterior.parameters())),
     }
     return Trained(posterior, history, effort | peak_memory(fabric.device))
@@ -118,6 +117,41 @@ def peak_memory(device: torch.device) -> dict[str, float]:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     # In kilobytes, but on a Mac in bytes.
     return {"peak_memory_bytes": float(peak if sys.platform == "darwin" else 1024 * peak)}
+
+
+def _fit(
+    config: Config,
+    posterior: bbh.Posterior[Any],
+    *,
+    batches: Batches,
+    num_data: int,
+    fabric: Fabric,
+    checkpoint: Path,
+    resume: bool,
+    progress: bool | Display,
+) -> History:
+    return bbh.fit(
+        posterior,
+        batches,
+        epochs=config.epochs,
+        num_data=num_data,
+        optimizer=build_optimizer(config, posterior),
+        scheduler=build_scheduler(config),
+        beta=build_beta(config, num_data, len(batches)),
+        temperature=config.temperature,
+        likelihood_samples=config.likelihood_samples or None,
+        gradient_clip=config.gradient_clip or None,
+        average_epochs=config.average_epochs,
+        checkpoint=checkpoint,
+        checkpoint_seconds=_checkpoint_seconds(posterior),
+        resume=resume,
+        fabric=fabric,
+        progress=progress,
+    )
+
+
+def _seconds(history: History) -> float:
+    return sum(epoch.seconds for epoch in history)
 
 
 def _checkpoint_seconds(posterior: bbh.Posterior[Any]) -> float:

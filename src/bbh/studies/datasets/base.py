@@ -19,7 +19,7 @@ class ImageData:
             letters.
         validation_in_train: Whether the last training images are the validation images, which
             choosing then takes away from training.
-        departure: In what the data are known to differ from the publisher's; empty if in nothing.
+        pixels: Whose they are, where they are known not to be the publisher's; else empty.
     """
 
     name: str
@@ -34,7 +34,7 @@ class ImageData:
     fingerprint: str
     validation_outliers: Tensor | None = None
     validation_in_train: bool = False
-    departure: str = ""
+    pixels: str = ""
 
     @property
     def shows_digits(self) -> bool:

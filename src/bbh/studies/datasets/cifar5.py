@@ -9,7 +9,8 @@ from bbh.studies.datasets.base import ImageData
 from bbh.studies.datasets.cifar10 import CIFAR10
 from bbh.studies.datasets.sources import data_dir_or_environment, fingerprint
 
-CLASSES = ("airplane", "automobile", "bird", "cat", "deer")
+# The first five: airplane, automobile, bird, cat and deer.
+NUM_CLASSES = 5
 NUM_TRAIN, NUM_VALIDATION = 25_000, 2_500
 # Of every class: the last tenth of its training images.
 _VALIDATION_SHARE = NUM_TRAIN // NUM_VALIDATION
@@ -24,10 +25,10 @@ def load_cifar5(data_dir: Path | None = None) -> ImageData:
     data = CIFAR10.read(data_dir_or_environment(data_dir))
     inside, outside = (
         _split_classes(data.train_labels, labels)
-        for labels in (range(len(CLASSES)), range(len(CLASSES), 10))
+        for labels in (range(NUM_CLASSES), range(NUM_CLASSES, 10))
     )
     order = torch.cat(inside)
-    test_inside = data.test_labels < len(CLASSES)
+    test_inside = data.test_labels < NUM_CLASSES
     train_images, train_labels = _pixels(data.train_images[order]), data.train_labels[order].long()
     number = len(inside[1])
     return ImageData(
@@ -45,7 +46,7 @@ def load_cifar5(data_dir: Path | None = None) -> ImageData:
         ),
         validation_outliers=_pixels(data.train_images[outside[1]]),
         validation_in_train=True,
-        departure="" if data.is_publishers else "pixels are not the publisher's: a recoded copy",
+        pixels="" if data.is_publishers else "not the publisher's: a recoded copy",
     )
 
 

@@ -1,1 +1,1 @@
-"""The image-classification studies: digits, MNIST and the ablations on it."""
+"""The image-classification studies: digits, MNIST and the ablations on it, CIFAR5."""

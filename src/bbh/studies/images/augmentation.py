@@ -10,6 +10,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from bbh.studies.config import Config
+from bbh.studies.resnet import PAPER_SIZE
+
 
 @dataclass(frozen=True)
 class Augmentation:
@@ -54,6 +57,17 @@ class Augmentation:
             rows.view(number, 1, -1, 1),
             columns.view(number, 1, 1, -1),
         ]
+
+
+def build_augmentation(config: Config, side: int) -> Augmentation | None:
+    """The augmentation by its name, for images with sides of so many pixels."""
+    if config.augmentation == "none":
+        return None
+    # The paper's code cuts out of images with a border of two, the usual way is a border of four.
+    size, padding = (PAPER_SIZE, 2) if config.network == "paper" else (side, 4)
+    if config.augmentation == "crops":
+        return Augmentation(size, padding)
+    return Augmentation(size, padding, brightness=63 / 255, contrast=(0.2, 1.8))
 
 
 def _uniform(images: Tensor, low: float, high: float) -> Tensor:

@@ -69,8 +69,9 @@ def figure_arrays(
 
 
 def as_bytes(images: Tensor) -> np.ndarray:
-    """Grey levels [B, H, W] from 0 to 255."""
-    return (images[:, 0] * 255).round().byte().cpu().numpy()
+    """Levels from 0 to 255: grey images [B, H, W], coloured ones [B, H, W, 3]."""
+    levels = (images * 255).round().byte().cpu()
+    return (levels[:, 0] if levels.shape[1] == 1 else levels.movedim(1, -1)).numpy()
 
 
 def _half(values: Tensor) -> np.ndarray:

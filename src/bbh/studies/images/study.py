@@ -2,21 +2,27 @@
 
 from collections.abc import Iterator
 from functools import partial
+from itertools import islice
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import bbh
+from bbh.params import Params
 from bbh.predictive import ClassPredictive
 from bbh.progress import Display
 from bbh.studies.datasets import ImageData
-from bbh.studies.images.augmentation import Augmentation
+from bbh.studies.images.augmentation import Augmentation, build_augmentation
 from bbh.studies.images.between_classes import series_arrays
 from bbh.studies.images.measures import figure_arrays, measure
 from bbh.studies.inspection import leave_behind
 from bbh.studies.record import Record
 from bbh.studies.run import Run
 from bbh.studies.training import train
+
+# Enough for means and variances: each draw's are taken over as many images as the test set has.
+_STATISTICS_BATCHES = 50
 
 
 class ShuffledBatches:
@@ -67,25 +73,51 @@ def run_once(
     config = run.config
     if config.split == "validation":
         data = data.for_choosing()
+    make_batches = partial(
+        ShuffledBatches,
+        batch_size=config.batch_size,
+        augment=build_augmentation(config, side=data.train_images.shape[-1]),
+    )
     trained = train(
         run,
         data.train_images,
         data.train_labels,
-        partial(ShuffledBatches, batch_size=config.batch_size),
+        make_batches,
         device=device,
         resume=resume,
         progress=progress,
     )
     leave_behind(run, trained.posterior, data.test_images)
     posterior, number = trained.posterior, config.prediction_samples
-    inside: ClassPredictive = bbh.predict(posterior, data.test_images, number)
-    outside: ClassPredictive = bbh.predict(posterior, data.outlier_images, number)
+    batches = make_batches(data.train_images, data.train_labels)
+    draws = _draws_with_statistics(posterior, batches, number)
+    inside: ClassPredictive = bbh.predict(posterior, data.test_images, number, samples=draws)
+    outside: ClassPredictive = bbh.predict(posterior, data.outlier_images, number, samples=draws)
     record = Record.of(
         run,
         metrics=measure(posterior, inside, outside, data.test_labels) | trained.effort,
         history=trained.history.to_dicts(),
-        data={data.name: data.fingerprint, "outliers": data.outlier_name, "split": config.split},
+        data={
+            data.name: data.fingerprint,
+            "outliers": data.outlier_name,
+            "split": config.split,
+            **({"pixels": data.pixels} if data.pixels else {}),
+        },
     )
     arrays = figure_arrays(data, inside, outside)
-    record.write(run.folder, arrays | series_arrays(posterior, data, number))
+    if data.shows_digits:
+        arrays |= series_arrays(posterior, data, number)
+    record.write(run.folder, arrays)
     return record
+
+
+def _draws_with_statistics(
+    posterior: bbh.Posterior[Any], batches: ShuffledBatches, number: int
+) -> Params | None:
+    """Weight draws with batch-norm statistics of their own; None where no layer has any."""
+    if not any(
+        isinstance(module, nn.BatchNorm2d) and module.track_running_stats
+        for module in posterior.network.modules()
+    ):
+        return None
+    return bbh.refresh_batch_norm(posterior, islice(batches, _STATISTICS_BATCHES), number)

@@ -40,7 +40,7 @@ def _facts(runs: Sequence[Run]) -> Table:
             f"up to {size.memory_bytes / 2**30:.2f} GiB for parameters, gradients and optimiser"
         )
         table.add_row("  training memory", f"{memory}; draws and activations on top")
-        each = f"{run.config.epochs:,} epochs of {size.steps_per_epoch:,}"
+        each = f"{run.config.all_epochs:,} epochs of {size.steps_per_epoch:,}"
         table.add_row("  steps", f"{size.steps:,} ({each})")
     settings = (f"{name}={as_text(value)}" for name, value in vars(run.config).items())
     table.add_row("  settings", " ".join(settings))

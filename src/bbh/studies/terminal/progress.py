@@ -41,7 +41,7 @@ class StudyProgress:
         self._clock = clock
         self._left = TimeLeft(
             [
-                (run.variant, each * run.config.epochs)
+                (run.variant, each * run.config.all_epochs)
                 for run, each in zip(runs, self._each, strict=True)
             ]
         )
@@ -109,7 +109,7 @@ class StudyProgress:
         if now - self._shown < seconds:
             return
         self._shown = now
-        state = f"epoch {epoch + 1}/{self._runs[self._index].config.epochs}"
+        state = f"epoch {epoch + 1}/{self._runs[self._index].config.all_epochs}"
         text = (
             f"loss {terms['total']:.3g} · nll {terms['nll']:.3g} · "
             f"complexity {terms['complexity']:,.0f}"
@@ -118,7 +118,7 @@ class StudyProgress:
 
     def epoch(self, record: EpochRecord) -> None:
         """Called by ``fit`` after every epoch."""
-        epochs = self._runs[self._index].config.epochs
+        epochs = self._runs[self._index].config.all_epochs
         self._done = record.epoch * self._each[self._index]
         if record.epoch == epochs:
             self._refresh("", "measuring")
@@ -134,7 +134,7 @@ class StudyProgress:
             if text:
                 self.note(f"{self._where()}: {state}, {text}; {duration(left)} left")
             return
-        total = max(1, self._each[self._index] * run.config.epochs)
+        total = max(1, self._each[self._index] * run.config.all_epochs)
         self._bars.update(
             self._study_line,
             description=f"{run.study}, run {self._index + 1}/{len(self._runs)}",

@@ -1,0 +1,183 @@
+"""Distributions that start around trained weights."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from bbh.params import fan_in
+from bbh.studies import training
+from bbh.studies.build import build_posterior, build_prior
+from bbh.studies.config import Config, ConfigError
+from bbh.studies.images.study import ShuffledBatches
+from bbh.studies.run import Run
+from bbh.studies.runner import plan
+from bbh.studies.study import study_of
+from bbh.studies.training import Trained, train
+from bbh.studies.warm_start import Later, first_config, with_weights_of
+
+TINY = Config(
+    "bbh",
+    epochs=1,
+    batch_size=10,
+    blocks=1,
+    width=4,
+    hidden=(8, 16),
+    num_samples=5,
+    divergence="entropy",
+    noise_dim=4,
+    spread=0.1,
+    warm_start_epochs=3,
+    prior="fan_in",
+)
+
+
+def trained(config: Config, folder: Path, **settings: object) -> Trained:
+    generator = torch.Generator().manual_seed(1)
+    images = torch.rand(30, 3, 32, 32, generator=generator)
+    labels = torch.randint(5, (30,), generator=generator)
+    arguments = {"device": "cpu", "resume": False, "progress": False} | settings
+    run = Run("cifar5", config.method, "corrected", 0, config, folder)
+    return train(run, images, labels, Batches, **arguments)
+
+
+class Batches(ShuffledBatches):
+    def __init__(self, images: Tensor, labels: Tensor):
+        super().__init__(images, labels, 10)
+
+
+def map_weights(config: Config, folder: Path) -> dict[str, Tensor]:
+    """What the first stage alone comes to."""
+    alone = replace(first_config(config), blocks=1, width=4, normalisation=config.normalisation)
+    return {name: value[0] for name, value in trained(alone, folder).posterior.sample(1).items()}
+
+
+@pytest.mark.parametrize("method", ["bbh", "bbb", "mnf"])
+def test_the_mean_at_the_start_is_the_map_estimate(tmp_path, method):
+    # With a learning rate of zero the second stage stays where it starts.
+    config = replace(TINY, method=method, learning_rate=0.0, initial_scale=1e-3)
+    if method != "bbh":
+        config = replace(config, divergence="closed_form", num_samples=1)
+    posterior = trained(config, tmp_path / "warm").posterior.eval()
+    expected = map_weights(config, tmp_path / "map")
+    samples = posterior.sample(2000)
+    for name, value in samples.items():
+        if "norm" in name:  # point estimates
+            assert torch.equal(value[0], expected[name])
+        elif method == "mnf":  # scaled by multipliers around one
+            correlation = torch.corrcoef(
+                torch.stack([value.mean(0).flatten(), expected[name].flatten()])
+            )
+            assert expected[name].numel() < 6 or correlation[0, 1] > 0.98
+        else:
+            # Means over z are set from 256 probes, so they are good to a sixteenth of the spread.
+            distance = (value.mean(0) - expected[name]).square().mean().sqrt()
+            assert distance < value.std(0).square().mean().sqrt() / 8, name
+    # And the estimate is a trained one.
+    fresh = study_of("cifar5").make_network(config)
+    kernel = "blocks.0.conv1.weight"
+    assert (expected[kernel] - dict(fresh.named_parameters())[kernel]).abs().mean() > 1e-3
+
+
+def test_the_spread_is_what_was_asked_for(tmp_path):
+    posterior = trained(replace(TINY, learning_rate=0.0), tmp_path).posterior
+    samples = posterior.sample(2000)
+    shapes = {name: value.shape[1:] for name, value in samples.items()}
+    for name in ("blocks.0.conv1.weight", "blocks.2.conv2.weight", "classify.weight"):
+        found = samples[name].std(0).square().mean().sqrt().item()
+        assert found == pytest.approx(0.1 / fan_in(name, shapes) ** 0.5, rel=0.4), name
+
+
+def test_statistics_of_batch_norm_come_along(tmp_path):
+    config = replace(first_config(TINY), blocks=1, width=4, normalisation="batch")
+    posterior = trained(config, tmp_path).posterior
+    network = with_weights_of(posterior, study_of("cifar5").make_network(config))
+    assert isinstance(network.norm, nn.BatchNorm2d)
+    assert network.norm.num_batches_tracked == 9
+    images = torch.rand(4, 3, 32, 32)
+    expected = posterior(images, posterior.sample(1))[0]
+    torch.testing.assert_close(network.eval()(images), expected)
+
+
+def test_an_interrupted_run_goes_on_in_either_stage(tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "_CHECKPOINT_SECONDS", 0.0)
+    config = replace(TINY, epochs=3)
+    whole = trained(config, tmp_path / "whole").posterior.state_dict()
+    real = ShuffledBatches.__iter__
+    for broken in (2, 5):  # an epoch of the first stage, and one of the second
+        folder, epochs = tmp_path / str(broken), []
+
+        def interrupted(self, broken=broken, epochs=epochs):
+            epochs.append(1)
+            if len(epochs) == broken:
+                raise KeyboardInterrupt
+            return real(self)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(ShuffledBatches, "__iter__", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                trained(config, folder)
+        resumed = trained(config, folder, resume=True)
+        for name, value in resumed.posterior.state_dict().items():
+            assert torch.equal(value, whole[name]), name
+        assert len(resumed.history) == 3
+
+
+class Seen:
+    def __init__(self):
+        self.epochs: list[int] = []
+
+    def step(self, epoch, step, terms):
+        pass
+
+    def epoch(self, record):
+        self.epochs.append(record.epoch)
+
+    def note(self, text):
+        self.epochs.append(-1)
+
+
+def test_both_stages_are_shown_one_behind_the_other(tmp_path):
+    display = Seen()
+    result = trained(replace(TINY, epochs=2), tmp_path, progress=display)
+    assert display.epochs == [1, 2, 3, 4, 5]
+    assert replace(TINY, epochs=2).all_epochs == 5
+    assert replace(TINY, method="map").all_epochs == 1
+    # The record has the second stage's history and both stages' time.
+    assert len(result.history) == 2
+    assert result.effort["seconds"] > sum(epoch.seconds for epoch in result.history)
+    Later(display, 3).note("")
+    assert display.epochs[-1] == -1
+
+
+def test_generated_weights_start_around_others_only_with_a_spread():
+    with pytest.raises(ConfigError, match="spread > 0"):
+        plan(
+            "cifar5",
+            variants=["bbh"],
+            preset="paper",
+            settings=["warm_start_epochs=3"],
+        )
+
+
+def test_fan_in_priors_are_narrower_for_wider_layers():
+    def make_network() -> nn.Module:
+        return nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(100, 2))
+
+    prior = build_prior(Config(prior="fan_in", prior_scale=2.0), make_network)
+    scales = {"0.weight": 2 / 27**0.5, "0.bias": 2 / 27**0.5, "2.weight": 0.2, "2.bias": 0.2}
+    for name, scale in scales.items():
+        normal = prior.normal(name)
+        assert normal is not None
+        assert normal.scale == pytest.approx(scale)
+    posterior = build_posterior(Config("bbb", prior="fan_in"), make_network, LIKELIHOOD)
+    kernels = build_posterior(
+        Config("bbb", prior="fan_in", bayesian=("*.weight",)), make_network, LIKELIHOOD
+    )
+    assert list(posterior.prior.choices) == list(scales)
+    assert list(kernels.prior.choices) == ["0.weight", "2.weight"]
+
+
+LIKELIHOOD = study_of("cifar5").likelihood(Config())
