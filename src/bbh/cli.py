@@ -98,7 +98,7 @@ def run(
     study: Annotated[
         str,
         typer.Argument(
-            help="toy, digits, mnist, mnist-generators, mnist-noise or mnist-divergences.",
+            help="toy, digits, mnist, mnist-generators, mnist-noise, mnist-divergences or cifar5.",
             autocompletion=completion.studies,
         ),
     ],
@@ -182,6 +182,7 @@ def run(
     - `bbh run mnist --seed 0 --seed 1 --seed 2 --jobs 9`
     - `bbh run mnist-noise --set learning_rate=3e-4 --out runs/faster`
     - `bbh run digits --method bbh --method mnf --inspect`
+    - `bbh run cifar5 --method bbh --set warm_start_epochs=40 --set split=validation`
     """
     runs = plan(
         study,

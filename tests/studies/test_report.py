@@ -149,6 +149,13 @@ def test_other_settings_are_another_row():
     ]
 
 
+def test_records_older_than_a_setting_are_the_same_row():
+    record = make_record(metrics={"error": 1.0})
+    older = {name: value for name, value in record.config.items() if name != "precision"}
+    table = table_of(record, dataclasses.replace(record, seed=1, config=older))
+    assert [len(row.runs.entries) for row in table.rows] == [2]
+
+
 def test_command_sets_what_differs_from_the_preset():
     record = make_record(preset="corrected")
     changed = {**record.config, "epochs": 3, "hidden": [16, 32], "noise_shared": True}

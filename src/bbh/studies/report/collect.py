@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bbh.studies.catalogue import ROW_TITLES, STUDY_TITLES, ordered, row_title
-from bbh.studies.config import ConfigError, differences
+from bbh.studies.config import Config, ConfigError, differences
 from bbh.studies.presets import preset_config
 from bbh.studies.record import FILE_NAME, Record, RecordError, read_arrays
 
@@ -149,8 +149,10 @@ def _group(key: tuple[str, str, tuple[str, ...]], entries: Sequence[Entry]) -> G
     found: dict[tuple[str, str], dict[int, Entry]] = {}
     for entry in entries:
         record = entry.record
-        # Runs of other settings are another row: their mean would be a mean of nothing.
-        seeds = found.setdefault((record.variant, json.dumps(record.config, sort_keys=True)), {})
+        # Runs of other settings are another row: their mean would be a mean of nothing. Settings
+        # that are newer than a record had their default value.
+        settled = json.dumps(vars(Config()) | record.config, sort_keys=True)
+        seeds = found.setdefault((record.variant, settled), {})
         earlier = seeds.setdefault(record.seed, entry)
         # As text, since what is not a number does not equal itself.
         if json.dumps(earlier.record.metrics) != json.dumps(record.metrics):

@@ -1,14 +1,18 @@
 """Images worth looking at: the most doubtful ones, outliers that fool, rotations and mixtures."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, SupportsInt
 
 import numpy as np
 
+from bbh.studies.catalogue import class_name
 from bbh.studies.report import drawing
 from bbh.studies.report.collect import Group, Runs
 from bbh.studies.report.figures import Picture, with_arrays
 
+ClassName = Callable[[SupportsInt], str]
 _SHOWN = 12
 _STRIP = 11  # images under a curve: more would be too small on a phone
 _NOTABLE = 0.15  # probability above which a class gets a line
@@ -48,7 +52,8 @@ class Series:
 
 def galleries(group: Group) -> list[Gallery]:
     """The most doubtful test images and the outliers a posterior is surest about, per row."""
-    found = [Gallery(runs.title, _doubtful(runs), _fooled(runs)) for runs in group.rows]
+    name = partial(class_name, group.study)
+    found = [Gallery(runs.title, _doubtful(runs, name), _fooled(runs, name)) for runs in group.rows]
     return [one for one in found if one.doubtful or one.fooled]
 
 
@@ -67,24 +72,25 @@ def series(group: Group) -> list[Series]:
     return found
 
 
-def _doubtful(runs: Runs) -> tuple[Example, ...]:
+def _doubtful(runs: Runs, name: ClassName) -> tuple[Example, ...]:
     names = ("images", "labels", "predictions", "entropy")
     return tuple(
         Example(
             drawing.png_uri(image),
-            (f"{label} as {predicted}", f"{entropy:.2f} nats"),
-            f"Test image of class {label}, predicted {predicted}, entropy {entropy:.2f} nats",
+            (f"{name(label)} as {name(predicted)}", f"{entropy:.2f} nats"),
+            f"Test image of class {name(label)}, predicted {name(predicted)}, entropy "
+            f"{entropy:.2f} nats",
         )
         for image, label, predicted, entropy in _columns(runs, "doubtful", names)
     )
 
 
-def _fooled(runs: Runs) -> tuple[Example, ...]:
+def _fooled(runs: Runs, name: ClassName) -> tuple[Example, ...]:
     return tuple(
         Example(
             drawing.png_uri(image),
-            (f"as {predicted}", f"{entropy:.3f} nats"),
-            f"Outlier predicted as {predicted}, entropy {entropy:.3f} nats",
+            (f"as {name(predicted)}", f"{entropy:.3f} nats"),
+            f"Outlier predicted as {name(predicted)}, entropy {entropy:.3f} nats",
         )
         for image, predicted, entropy in _columns(
             runs, "fooled", ("images", "predictions", "entropy")

@@ -65,6 +65,8 @@ def caveats(group: Group, table: Table) -> list[str]:
         found.append(f"Rows that differ from the preset: {'; '.join(own)}.")
     if len(fingerprints) > 1:
         found.append("Runs used different data (see their fingerprints): rows are not comparable.")
+    for whose in sorted({one.data["pixels"] for one in records if "pixels" in one.data}):
+        found.append(f"Pixels are {whose}, so that errors may differ from those on the original.")
     if dirty:
         found.append(
             f"{dirty} of {len(records)} runs came from a tree with uncommitted changes, so their "

@@ -1,0 +1,281 @@
+"""`bbh run cifar5`: presets, and all six methods from files to a report in seconds."""
+
+import math
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+from bbh.cli import app
+from bbh.params import select_bayesian, size
+from bbh.studies.build import build_posterior
+from bbh.studies.config import Config
+from bbh.studies.estimates import estimate
+from bbh.studies.images.augmentation import Augmentation, build_augmentation
+from bbh.studies.images.study import ShuffledBatches, run_once
+from bbh.studies.presets import preset_config, preset_configs
+from bbh.studies.record import Record, read_arrays
+from bbh.studies.report.published import published
+from bbh.studies.resnet import PaperResNet, ResNet
+from bbh.studies.run import Run
+from bbh.studies.runner import plan
+from bbh.studies.study import study_of
+from bbh.weights import MultiplicativeFlow, Product
+from studies.tiny_cifar import PER_FILE, shrink, write_binary
+
+METHODS = ("map", "ensemble", "bbb", "dropout", "mnf", "bbh")
+TINY = ("blocks=1", "width=4", "batch_size=10", "prediction_samples=4", "hidden=4,8")
+runner = CliRunner()
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    """A folder with CIFAR-10 in miniature."""
+    shrink(monkeypatch)
+    write_binary(tmp_path / "data")
+    return tmp_path / "data"
+
+
+def run_tiny(data, out, *arguments: str, settings: tuple[str, ...] = TINY):
+    words = ["run", "cifar5", "--data", str(data), "--out", str(out), "--device", "cpu"]
+    words += [word for one in settings for word in ("--set", one)]
+    result = runner.invoke(app, [*words, *arguments])
+    assert result.exit_code == 0, (result.output, result.exception)
+    return {path.parent.name: Record.read(path) for path in out.rglob("record.json")}
+
+
+@pytest.mark.parametrize("preset", ["corrected", "paper", "legacy"])
+def test_all_methods_from_files_to_a_report(data, tmp_path, preset):
+    out = tmp_path / "runs"
+    records = run_tiny(data, out, "--preset", preset, "--epochs", "1")
+    assert sorted(records) == sorted(f"{method}-0" for method in METHODS)
+    for record in records.values():
+        assert all(math.isfinite(value) for value in record.metrics.values())
+        # Twenty test images of five classes: errors come in steps of five per cent.
+        assert record.metrics["error"] % 5 == 0
+        assert record.history[-1]["step"] == 10  # a hundred images, ten at a time
+        assert record.data["pixels"] == "not the publisher's: a recoded copy"
+        assert record.data["outliers"] == "CIFAR-10's other classes"
+    arrays = read_arrays(out / "cifar5" / preset / "bbh-0")
+    assert arrays["doubtful_images"].shape == (20, 32, 32, 3)
+    assert arrays["doubtful_images"].dtype == "uint8"
+    assert len(arrays["outlier_entropy"]) == PER_FILE // 2
+    assert not [name for name in arrays if "rotation" in name]
+    page = tmp_path / "report.html"
+    assert runner.invoke(app, ["report", str(out), "--out", str(page)]).exit_code == 0
+    text = page.with_suffix(".md").read_text()
+    assert "Pixels are not the publisher's: a recoded copy" in text
+    assert "paper 13.62" in text
+    assert any(f"as {name}" in page.read_text() for name in ("airplane", "cat", "deer", "bird"))
+
+
+def test_a_small_network_learns_to_tell_stripes_apart(data, tmp_path):
+    settings = (*TINY, "width=8", "learning_rate=0.01", "temperature=0.01")
+    arguments = ("--method", "map", "--epochs", "12")
+    records = run_tiny(data, tmp_path / "runs", *arguments, settings=settings)
+    # Chance is 80 per cent.
+    assert records["map-0"].metrics["error"] <= 20
+
+
+def test_choosing_looks_at_no_test_image(data, tmp_path, monkeypatch):
+    seen: list[torch.Tensor] = []
+    real = ShuffledBatches.__init__
+
+    def watched(self, images, labels, *arguments, **settings):
+        seen.append(images)
+        real(self, images, labels, *arguments, **settings)
+
+    monkeypatch.setattr(ShuffledBatches, "__init__", watched)
+    out = tmp_path / "runs"
+    settings = (*TINY, "split=validation", "augmentation=none")
+    records = run_tiny(data, out, "--method", "map", "--epochs", "1", settings=settings)
+    record = records["map-0"]
+    assert record.history[-1]["step"] == 9  # ninety images are left to train on
+    assert {len(images) for images in seen} == {90}
+    # The second pixel tells the file: training and evaluation saw the first five only.
+    arrays = read_arrays(out / "cifar5" / "corrected" / "map-0")
+    for images in (arrays["doubtful_images"], arrays["fooled_images"]):
+        assert len(images) == 10
+        assert images[:, 0, 1, 0].max() < 5
+    assert record.data["split"] == "validation"
+    assert record.data["outliers"] == "CIFAR-10's other classes of training"
+
+
+@pytest.mark.parametrize("normalisation", ["batch", "filter_response"])
+def test_other_norms_and_settings_of_the_experiments(data, tmp_path, normalisation):
+    settings = (
+        *TINY,
+        f"normalisation={normalisation}",
+        "warm_start_epochs=2",
+        "prior=fan_in",
+        "precision=bf16-mixed",
+        "bayesian=classify,blocks.[12].*.weight",
+        "temperature=0.1",
+        "average_epochs=1",
+        "likelihood_samples=2",
+        "neighbours=2",
+    )
+    out = tmp_path / "runs"
+    records = run_tiny(data, out, "--method", "bbh", "--epochs", "1", settings=settings)
+    record = records["bbh-0"]
+    assert record.config["bayesian"] == ["classify", "blocks.[12].*.weight"]
+    assert math.isfinite(record.metrics["nll"])
+    folder = out / "cifar5" / "corrected" / "bbh-0"
+    assert sorted(path.name for path in folder.iterdir()) == ["arrays.npz", "record.json"]
+    # A record's settings, said again, are the same settings.
+    (again,) = plan("cifar5", variants=["bbh"], settings=settings, epochs=1)
+    resumed = runner.invoke(
+        app,
+        [
+            *("run", "cifar5", "--method", "bbh", "--epochs", "1", "--resume"),
+            *("--data", str(data), "--out", str(out), "--device", "cpu"),
+            *(word for one in settings for word in ("--set", one)),
+        ],
+    )
+    assert again.config.bayesian == ("classify", "blocks.[12].*.weight")
+    assert "was there" in resumed.output
+
+
+def test_statistics_of_batch_norm_are_each_draws_own(tmp_path, monkeypatch):
+    """Without them a run would predict with an average over the draws of all steps."""
+    from bbh.studies.images import study
+
+    asked: list[int] = []
+    real = study.bbh.refresh_batch_norm
+
+    def watched(posterior, loader, number):
+        asked.append(number)
+        samples = real(posterior, loader, number)
+        assert samples["norm.running_mean"].std(0).max() > 0
+        return samples
+
+    monkeypatch.setattr(study.bbh, "refresh_batch_norm", watched)
+    shrink(monkeypatch)
+    write_binary(tmp_path / "data")
+    images = study_of("cifar5").load
+    assert images is not None
+    for normalisation in ("group", "batch", "batch_statistics"):
+        (run,) = plan(
+            "cifar5",
+            variants=["bbh"],
+            epochs=1,
+            settings=(*TINY, f"normalisation={normalisation}"),
+            out=tmp_path / normalisation,
+        )
+        run_once(run, images(tmp_path / "data"), device="cpu", progress=False)
+    assert asked == [4]
+
+
+def test_the_papers_presets_are_the_papers():
+    for method, config in preset_configs("cifar5", "paper").items():
+        network = study_of("cifar5").make_network(config)
+        assert isinstance(network, PaperResNet)
+        assert (config.epochs, config.batch_size, config.augmentation) == (200, 100, "distorted")
+        names = select_bayesian(network, None)
+        parameters = dict(network.named_parameters())
+        assert size({name: parameters[name].shape for name in names}) == 462_693
+        assert config.learning_rate == (1e-4 if method == "bbh" else 1e-3)
+    for method in ("mnf", "bbh"):
+        config = preset_config("cifar5", method, "paper")
+        assert (config.anneal_start, config.anneal_end) == (20, 35)
+    assert preset_config("cifar5", "mnf", "paper").max_scale == 0.3
+    assert preset_config("cifar5", "ensemble", "paper").num_members == 5
+    assert 2 * math.log(preset_config("cifar5", "bbb", "paper").initial_scale) == pytest.approx(-30)
+    (run,) = plan("cifar5", variants=["bbh"], preset="paper")
+    assert estimate(run).steps == 50_000
+    # The specification: 64 generators of 246.9 million parameters.
+    assert estimate(run).parameters == pytest.approx(246.9e6, rel=1e-3)
+    assert published("cifar5").get("dropout", "error") is not None
+
+
+def test_legacy_networks_are_each_methods_own():
+    def network(method: str) -> nn.Module:
+        return study_of("cifar5").make_network(preset_config("cifar5", method, "legacy"))
+
+    norms = {method: network(method).norm for method in METHODS}
+    assert [method for method in METHODS if isinstance(norms[method], nn.Identity)] == [
+        "bbb",
+        "mnf",
+        "bbh",
+    ]
+    batch_norm = network("bbh").blocks[0].norm1
+    assert isinstance(batch_norm, nn.BatchNorm2d)
+    assert not batch_norm.track_running_stats
+    dropout = [one for one in network("dropout").modules() if isinstance(one, nn.Dropout)]
+    assert len(dropout) == 31
+    assert {one.p for one in dropout} == {0.5}
+
+
+def test_legacy_flows_leave_norms_alone_and_pay_for_the_last_layer():
+    config = preset_config("cifar5", "mnf", "legacy").changed(["blocks=1", "width=4"])
+    study = study_of("cifar5")
+    posterior = build_posterior(
+        config, partial(study.make_network, config), study.likelihood(config)
+    )
+    assert isinstance(posterior.weights, Product)
+    flows, points = posterior.weights.parts
+    assert isinstance(flows, MultiplicativeFlow)
+    assert list(flows.penalised) == ["classify.weight", "classify.bias"]
+    assert all("norm" in name for name in points.shapes)
+    assert not any("norm" in name for name in flows.shapes)
+
+
+def test_corrected_is_hes_network_for_all():
+    configs = preset_configs("cifar5", "corrected")
+    networks = [study_of("cifar5").make_network(config) for config in configs.values()]
+    assert all(isinstance(network, ResNet) for network in networks)
+    assert len({sum(p.numel() for p in network.parameters()) for network in networks}) == 1
+    assert {config.normalisation for config in configs.values()} == {"group"}
+
+
+def test_augmentations_by_name():
+    assert build_augmentation(Config(), 28) is None
+    assert build_augmentation(Config(augmentation="crops"), 28) == Augmentation(28, 4)
+    paper = build_augmentation(Config(augmentation="distorted", network="paper"), 32)
+    assert paper == Augmentation(24, 2, 63 / 255, (0.2, 1.8))
+
+
+def test_fewer_steps_where_validation_images_are_set_aside():
+    steps = [
+        estimate(*plan("cifar5", variants=["map"], settings=[f"split={split}"])).steps_per_epoch
+        for split in ("test", "validation")
+    ]
+    assert steps == [250, 225]
+    (run,) = plan("cifar5", variants=["bbh"], settings=["warm_start_epochs=40"])
+    assert estimate(run).steps == 250 * 240
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "normalisation=layer",
+        "network=vgg",
+        "augmentation=some",
+        "prior=flat",
+        "precision=16-mixed",
+        "dropout_placement=everywhere",
+    ],
+)
+def test_unknown_words_are_found_before_anything_runs(setting):
+    with pytest.raises(ValueError, match="choose one of"):
+        plan("cifar5", settings=[setting])
+
+
+def test_estimates_are_those_of_built_posteriors(tmp_path):
+    study = study_of("cifar5")
+    for preset in ("corrected", "paper", "legacy"):
+        for run in plan("cifar5", preset=preset, settings=[*TINY, "bayesian=blocks.*,classify"]):
+            make_network = partial(study.make_network, run.config)
+            posterior = build_posterior(run.config, make_network, study.likelihood(run.config))
+            built = sum(parameter.numel() for parameter in posterior.parameters())
+            assert estimate(run).parameters == built, (preset, run.variant)
+
+
+def test_runs_know_what_they_leave_behind(tmp_path):
+    run = Run("cifar5", "bbh", "corrected", 0, Config(), tmp_path)
+    for path in (run.checkpoint, run.warm_start):
+        path.write_bytes(b"")
+    run.forget()
+    assert list(tmp_path.iterdir()) == []
