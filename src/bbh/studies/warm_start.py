@@ -15,13 +15,17 @@ _LEARNING_RATE = 1e-3
 
 
 def first_config(config: Config) -> Config:
-    """How the weights to start around are trained: as the MAP estimate of the same model."""
+    """How the weights to start around are trained: as the MAP estimate of the same model.
+
+    At the same temperature, since a prior by fan-in at full weight leaves little of the fit.
+    """
     return Config(
         "map",
         epochs=config.warm_start_epochs,
         batch_size=config.batch_size,
         learning_rate=_LEARNING_RATE,
         cosine_decay=True,
+        temperature=config.temperature,
         gradient_clip=config.gradient_clip,
         prior=config.prior,
         prior_scale=config.prior_scale,
