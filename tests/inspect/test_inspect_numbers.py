@@ -239,7 +239,7 @@ class TestDiversity:
 
 
 class TestAnyPosterior:
-    @pytest.mark.parametrize("name", METHODS.keys() - {"map"})
+    @pytest.mark.parametrize("name", [name for name in METHODS if name != "map"])
     def test_every_method_is_looked_at_and_healthy(self, name):
         posterior = METHODS[name](SmallLeNet(), bbh.likelihoods.Categorical())
         looked = look(posterior, torch.randn(30, 1, 8, 8), num_samples=200)

@@ -134,6 +134,19 @@ class Config:
         """Whether the network itself is to switch units off."""
         return self.method == "dropout" and self.dropout_layers
 
+    @staticmethod
+    def of(stored: Mapping[str, Any]) -> "Config":
+        """The settings of a record; those that are newer than it had their default value.
+
+        >>> Config.of({"method": "bbh", "hidden": [16, 32]}).hidden
+        (16, 32)
+        """
+        names = {field.name for field in dataclasses.fields(Config)}
+        known: dict[str, Any] = {name: stored[name] for name in names & stored.keys()}
+        for name, value in known.items():
+            known[name] = tuple(value) if isinstance(value, list) else value  # JSON has no tuples
+        return Config(**known)
+
     def changed(self, settings: list[str]) -> "Config":
         """This configuration with ``key=value`` settings from the command line applied.
 

@@ -13,11 +13,10 @@ from torch import Tensor, nn
 
 import bbh
 from bbh.inspect.selection import PointEstimateError
-from bbh.studies.config import ConfigError
-from bbh.studies.datasets import ImageData, load_digits, load_mnist
-from bbh.studies.networks import network_of
+from bbh.studies.config import Config, ConfigError
 from bbh.studies.record import FILE_NAME, Record
 from bbh.studies.run import Run
+from bbh.studies.study import study_of
 from bbh.studies.toy.data import load_toy
 
 POSTERIOR_NAME = "posterior.safetensors"
@@ -68,14 +67,15 @@ def open_posterior(
             "--network module:function, or use bbh.load and bbh.inspect.look in Python."
         )
     record = Record.read(file.parent / FILE_NAME)
-    posterior = bbh.load(file, network_of(record.study)())
+    posterior = bbh.load(file, study_of(record.study).make_network(Config.of(record.config)))
     return posterior, _test_inputs(record, data)[:_NUM_INPUTS] if functions else None
 
 
 def _test_inputs(record: Record, data: Path | None) -> Tensor:
-    if record.study == "toy":
+    load = study_of(record.study).load
+    if load is None:
         return load_toy(record.config["noise_scale"]).grid
-    images: ImageData = load_digits() if record.study == "digits" else load_mnist(data)
+    images = load(data)
     return (images.for_choosing() if record.config["split"] == "validation" else images).test_images
 
 
