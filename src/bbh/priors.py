@@ -45,6 +45,10 @@ class Prior(ABC):
         parts = {name: self.log_prob(name, samples[name]) for name in shapes}
         return flatten(parts, shapes).sum(1)
 
+    def flat_log_density(self, flat: Float[Tensor, "S D"], shapes: Shapes) -> Float[Tensor, " S"]:
+        """The same of weights that already lie side by side."""
+        return self.log_density(unflatten(flat, shapes), shapes)
+
     def check(self, shapes: Shapes) -> None:
         """Raises if this prior does not fit the tensors it is meant for."""
         del shapes
@@ -107,11 +111,15 @@ class Normal(ElementwisePrior):
         return scaled + self.loc if self.loc else scaled
 
     def log_density(self, samples: Params, shapes: Shapes) -> Float[Tensor, " S"]:
+        """log p(w) of each weight sample, summed over all weights, in nats."""
+        return self.flat_log_density(flatten(samples, shapes), shapes)
+
+    def flat_log_density(self, flat: Float[Tensor, "S D"], shapes: Shapes) -> Float[Tensor, " S"]:
         """−½ Σ((w − loc)/scale)² − D(log scale + ½ log 2π): few passes over all weights."""
-        flat = flatten(samples, shapes)
+        del shapes
         shifted = flat - self.loc if self.loc else flat
         constant = flat.shape[1] * math.log(self.scale * math.sqrt(2 * math.pi))
-        return shifted.square().sum(1) * (-0.5 / self.scale**2) - constant
+        return torch.linalg.vecdot(shifted, shifted) * (-0.5 / self.scale**2) - constant
 
     def log_prob(self, name: str, values: Tensor) -> Tensor:
         """−½((w − loc)/scale)² − log scale − ½ log 2π."""

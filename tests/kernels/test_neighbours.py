@@ -62,6 +62,41 @@ def test_without_a_compiler():
     assert max(compare(neighbours_cpu.log_distances, *case) for case in CASES) < 1e-4
 
 
+@pytest.fixture
+def compiling(monkeypatch):
+    """Compiles whatever there is, and forgets afterwards what it found out about compilers."""
+    monkeypatch.setattr(neighbours_cpu, "_WORTH_COMPILING", 1)
+    neighbours_cpu._compiled.cache_clear()
+    yield monkeypatch
+    neighbours_cpu._compiled.cache_clear()
+
+
+@pytest.mark.filterwarnings("ignore")  # torch.compile's own
+def test_with_a_compiler(compiling):
+    if not neighbours_cpu._compiled().usable:
+        pytest.skip("there is no C++ compiler")
+    for case in ((5, 0, 3, 300), (5, 5, 1, 300), (5, 5, 1, 33)):
+        assert compare(neighbours_cpu.log_distances, *case) < 1e-4
+    assert hidden(neighbours_cpu.log_distances) == []
+    assert neighbours_cpu._compiled().usable
+
+
+def test_no_compiler_is_no_problem(compiling):
+    compiling.setattr(neighbours_cpu.shutil, "which", lambda name: None)
+    assert compare(neighbours_cpu.log_distances, 5, 0, 3, 33) < 1e-4
+    assert not neighbours_cpu._compiled().usable
+
+
+def test_nor_is_one_that_fails(compiling, caplog):
+    def broken(*args):
+        raise RuntimeError("no header files")
+
+    compiling.setattr(torch, "compile", lambda *args, **settings: broken)
+    with caplog.at_level("INFO", logger="bbh"):
+        assert compare(neighbours_cpu.log_distances, 5, 0, 3, 33) < 1e-4
+    assert "without torch.compile: no header files" in caplog.text
+
+
 def test_blocks_are_put_together(monkeypatch):
     monkeypatch.setattr(neighbours_cpu, "_BLOCK", 7)
     assert compare(neighbours_cpu.log_distances, 5, 5, 1, 33) < 1e-4

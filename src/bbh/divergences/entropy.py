@@ -60,7 +60,7 @@ class NearestNeighbourEntropy(Divergence):
         constant = _digamma(num_samples) - _digamma(self.neighbours) + math.log(2)
         log_distance = sum_log_distances(generated, None, self.floor, self.neighbours)
         entropy = log_distance / num_samples + num_weights * constant
-        return Cost(-prior.log_density(samples, shapes).mean() - entropy)
+        return Cost(-prior.flat_log_density(generated, shapes).mean() - entropy)
 
 
 def _digamma(number: int) -> float:

@@ -1,13 +1,20 @@
-"""Nearest-neighbour terms of every weight with their gradient, without a compiler.
+"""Nearest-neighbour terms of every weight with their gradient, on a CPU.
 
 A few draws are put in order by a fixed network of comparisons, which works on whole rows at once,
-and the gradient goes back through the same network. Columns are taken in blocks that stay in the
-cache; sorting and autograd would go through memory dozens of times. Choices are weights of zero
-and one, because arithmetic is several times faster than masks here.
+and the gradient goes back through the same network. Choices are weights of zero and one, because
+arithmetic is several times faster than masks here.
+
+Where there is a C++ compiler, ``torch.compile`` makes one loop of it all for large networks. Else
+columns are taken in blocks that stay in the cache; sorting and autograd would go through memory
+dozens of times.
 """
 
 import functools
 import itertools
+import logging
+import os
+import shutil
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -16,8 +23,17 @@ from torch import Tensor
 
 from bbh.kernels.neighbours import TINY
 
+logger = logging.getLogger("bbh")
+
 # Columns per block: some twenty rows of them fit in a core's cache, and two threads share the work.
 _BLOCK = 2**16
+# Compiling takes seconds: from so many columns on it saves some ten milliseconds a step.
+_WORTH_COMPILING = 2**17
+# The comparisons grow faster than the number of draws, and with them the compiler's work.
+_MOST_COMPILED = 8
+
+Pairs = tuple[tuple[int, int], ...]
+Terms = Callable[..., tuple[Tensor, Tensor]]
 
 
 class Swap(NamedTuple):
@@ -35,52 +51,93 @@ def log_distances(
     neighbours: int,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, "S D"]]:
     """Σ log ν_k, or Σ log(ρ/ν) with a reference, over all entries; and its gradient in values."""
+    width = values.shape[1]
+    num_reference = 0 if reference is None else len(reference)
+    pairs = network(len(values)), network(num_reference)
+    few = max(len(values), num_reference) <= _MOST_COMPILED
+    if few and width >= _WORTH_COMPILING:
+        found = _compiled()(values, reference, pairs, floor**2, neighbours)
+        if found is not None:
+            return found
     gradient = torch.empty_like(values)
     sums: list[Tensor] = []
-    for first in range(0, values.shape[1], _BLOCK):
+    for first in range(0, width, _BLOCK):
         part = slice(first, first + _BLOCK)
         known = None if reference is None else reference[:, part]
-        total, slopes = _block(values[:, part], known, floor**2, neighbours)
+        total, gradient[:, part] = _terms(values[:, part], known, pairs, floor**2, neighbours)
         sums.append(total)
-        for row, slope in zip(gradient, slopes, strict=True):
-            row[part] = slope
     return torch.stack(sums).sum(), gradient
 
 
-def _block(
-    values: Tensor, reference: Tensor | None, floor_squared: float, neighbours: int
-) -> tuple[Tensor, list[Tensor]]:
-    rows, swaps = _ordered(list(values))
-    distances, partners = zip(
-        *(_to_neighbour(rows, index, neighbours) for index in range(len(rows))), strict=True
-    )
-    distance = torch.stack(distances)
-    squared = torch.addcmul(distance.new_full((), floor_squared), distance, distance)
-    own: Tensor | None = None
-    if reference is None:
-        total = 0.5 * squared.log().sum()
-        factor = distance / squared
-    else:
-        gap = torch.stack(rows) - _nearest(reference, torch.stack(rows))
-        nu, rho = squared.sqrt(), (gap.square() + floor_squared).sqrt()
-        ratio = rho / (nu + TINY)
-        total = (ratio + TINY).log().sum()
-        outer = 1 / ((ratio + TINY) * (nu + TINY))
-        own = outer * gap / rho
-        factor = -outer * ratio * distance / nu
-    slopes = _slopes(factor, own, partners)
+class Compiled:
+    """``_terms`` as one loop, as far as there is a compiler."""
+
+    def __init__(self):
+        has_compiler = any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "clang++"))
+        self.usable = has_compiler and os.environ.get("TORCH_COMPILE_DISABLE") != "1"
+        self._terms: Terms | None = None
+
+    def __call__(self, *arguments: object) -> tuple[Tensor, Tensor] | None:
+        """What ``_terms`` gives; None where it cannot be compiled."""
+        if self.usable:
+            try:
+                if self._terms is None:
+                    self._terms = torch.compile(_terms, dynamic=True)
+                return self._terms(*arguments)
+            except Exception as error:  # a compiler can fail in any way, and is never required
+                logger.info("nearest neighbours without torch.compile: %s", error)
+                self.usable = False
+        return None
+
+
+# Compiled once, when first needed.
+_compiled = functools.cache(Compiled)
+
+
+def _terms(
+    values: Tensor,
+    reference: Tensor | None,
+    pairs: tuple[Pairs, Pairs],
+    floor_squared: float,
+    neighbours: int,
+) -> tuple[Tensor, Tensor]:
+    """The sum over these columns, and its gradient."""
+    rows, swaps = _ordered(list(values), pairs[0])
+    known = None if reference is None else _ordered(list(reference), pairs[1])[0]
+    total = torch.zeros_like(rows[0])
+    slopes = [total] * len(rows)
+    for index, row in enumerate(rows):
+        distance, partners = _to_neighbour(rows, index, neighbours)
+        squared = distance * distance + floor_squared
+        if known is None:
+            total = total + 0.5 * squared.log()
+            factor = distance / squared
+        else:
+            gap = row - _nearest(known, row)
+            nu, rho = squared.sqrt(), (gap * gap + floor_squared).sqrt()
+            ratio = rho / (nu + TINY)
+            total = total + (ratio + TINY).log()
+            outer = 1 / ((ratio + TINY) * (nu + TINY))
+            slopes[index] = slopes[index] + outer * gap / rho
+            factor = -outer * ratio * distance / nu
+        # A step away from a neighbour is one of the neighbour's too.
+        for end, weight in partners:
+            share = factor if weight is None else factor * weight
+            up, down = (index, end) if end < index else (end, index)
+            slopes[up] = slopes[up] + share
+            slopes[down] = slopes[down] - share
     for low, high, in_order in reversed(swaps):
         slopes[low], slopes[high] = (
             torch.lerp(slopes[high], slopes[low], in_order),
             torch.lerp(slopes[low], slopes[high], in_order),
         )
-    return total, slopes
+    return total.sum(), torch.stack(slopes)
 
 
-def _ordered(rows: list[Tensor]) -> tuple[list[Tensor], list[Swap]]:
+def _ordered(rows: list[Tensor], pairs: Pairs) -> tuple[list[Tensor], list[Swap]]:
     """Rows with every column in ascending order, and how they came there."""
     swaps: list[Swap] = []
-    for low, high in network(len(rows)):
+    for low, high in pairs:
         first, second = rows[low], rows[high]
         swaps.append(Swap(low, high, _less(first, second)))
         rows[low], rows[high] = torch.minimum(first, second), torch.maximum(first, second)
@@ -88,7 +145,7 @@ def _ordered(rows: list[Tensor]) -> tuple[list[Tensor], list[Swap]]:
 
 
 @functools.cache
-def network(size: int) -> tuple[tuple[int, int], ...]:
+def network(size: int) -> Pairs:
     """Batcher's (1968) odd-even merge sort: pairs to put in order, one after the other.
 
     >>> network(3)
@@ -157,28 +214,13 @@ def _weighted(partner: Partner, weight: Tensor) -> Partner:
 
 def _less(left: Tensor, right: Tensor) -> Tensor:
     """One where left < right, else zero."""
-    return (right - left).sign_().clamp_(min=0)
+    return (right - left).sign().clamp(min=0)
 
 
-def _slopes(
-    factor: Tensor, own: Tensor | None, partners: tuple[list[Partner], ...]
-) -> list[Tensor]:
-    """Gradient of every ordered row: a step away from a neighbour is one of the neighbour's too."""
-    slopes = list(own.clone() if own is not None else torch.zeros_like(factor))
-    for index, (strength, found) in enumerate(zip(factor, partners, strict=True)):
-        for end, weight in found:
-            share = strength if weight is None else strength * weight
-            up, down = (index, end) if end < index else (end, index)
-            slopes[up].add_(share)
-            slopes[down].sub_(share)
-    return slopes
-
-
-def _nearest(reference: Tensor, values: Tensor) -> Tensor:
-    """For each value the nearest entry of the same column of ``reference``."""
-    ordered, _ = _ordered(list(reference))
-    nearest = ordered[0].expand_as(values)
+def _nearest(ordered: list[Tensor], values: Tensor) -> Tensor:
+    """For each value the nearest entry of the same column of ordered rows."""
+    nearest = ordered[0]
     for lower, upper in itertools.pairwise(ordered):
         beyond_middle = _less(0.5 * (lower + upper), values)
-        nearest = torch.lerp(nearest, upper.expand_as(values), beyond_middle)
+        nearest = torch.lerp(nearest, upper, beyond_middle)
     return nearest
