@@ -11,13 +11,12 @@ from torch import Tensor
 
 from bbh import generators, methods
 from bbh.bench.compare import find, ratio, side_by_side
-from bbh.bench.contenders import Contender, check_prediction
+from bbh.bench.contenders import check_prediction
 from bbh.bench.cpu import SCALING_TITLE, follow, gather, not_measured
 from bbh.bench.own import (
-    OWN_METHODS,
     make_stepper,
     num_parameters,
-    own_contender,
+    own_contenders,
     own_prediction,
     plain_kernels,
 )
@@ -69,17 +68,6 @@ _DEEP = {
     "bbh": "bbh_all_draws_{}_step_over_map",
     "ensemble": "ensemble_{}_step_over_map",
 }
-
-
-def deep_contenders(problem: Problem) -> list[Contender]:
-    """MAP, and those whose step is compared with its."""
-    whole = [
-        own_contender(name, *OWN_METHODS[name], problem) for name in ("map", "bbh", "ensemble")
-    ]
-    return [
-        *whole,
-        own_contender("bbh-one-draw", *OWN_METHODS["bbh"], problem, likelihood_samples=1),
-    ]
 
 
 def floor_bytes(posterior: Posterior[Any], moments: torch.dtype = torch.float32) -> int:
@@ -149,7 +137,7 @@ def bench_gpu(
             writer.write_rows(SIDE_BY_SIDE, small.name, rows)
             console.print(rows_table(small.title, rows))
         network = resnet(settings.sizes, device, extent.blocks)
-        rows = side_by_side(network, deep_contenders(network), settings, tell)
+        rows = side_by_side(network, own_contenders(network, ("map", *_DEEP)), settings, tell)
         failures |= not_measured(network, rows)
         writer.write_rows(SIDE_BY_SIDE, network.name, rows)
         console.print(rows_table(network.title, rows))

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from lightning_fabric import Fabric
@@ -23,20 +23,38 @@ from bbh.version import __version__
 Make = Callable[[nn.Module], Posterior[Any]]
 
 
-def _hypernet(generator: generators.Generator | None = None) -> Make:
-    return lambda network: methods.bayes_by_hypernet(network, Categorical(), generator=generator)
+def _of(method: Callable[..., Posterior[Any]], **settings: Any) -> Make:
+    return lambda network: method(network, Categorical(), **settings)
 
 
-# Names, what they compete as, and how to make them.
-OWN_METHODS: dict[str, tuple[str, Make]] = {
-    "map": ("map", lambda network: methods.maximum_a_posteriori(network, Categorical())),
-    "ensemble": ("ensemble", lambda network: methods.deep_ensemble(network, Categorical())),
-    "bbb": ("bbb", lambda network: methods.bayes_by_backprop(network, Categorical())),
-    "dropout": ("dropout", lambda network: methods.mc_dropout(network, Categorical())),
-    "mnf": ("mnf", lambda net: methods.multiplicative_normalizing_flows(net, Categorical())),
-    "bbh": ("bbh", _hypernet()),
-    "bbh-single": ("bbh", _hypernet(generators.Single())),
-    "bbh-sliced": ("bbh", _hypernet(generators.Sliced())),
+class OwnMethod(NamedTuple):
+    """One of ours.
+
+    Attributes:
+        method: What it competes as.
+        make: Makes the posterior.
+        likelihood_samples: Draws that see the batch; None for all.
+    """
+
+    method: str
+    make: Make
+    likelihood_samples: int | None = None
+
+
+_HYPERNET = _of(methods.bayes_by_hypernet)
+_SINGLE = _of(methods.bayes_by_hypernet, generator=generators.Single())
+# The paper lets one of five draws see the batch; by default all do.
+OWN_METHODS: dict[str, OwnMethod] = {
+    "map": OwnMethod("map", _of(methods.maximum_a_posteriori)),
+    "ensemble": OwnMethod("ensemble", _of(methods.deep_ensemble)),
+    "bbb": OwnMethod("bbb", _of(methods.bayes_by_backprop)),
+    "dropout": OwnMethod("dropout", _of(methods.mc_dropout)),
+    "mnf": OwnMethod("mnf", _of(methods.multiplicative_normalizing_flows)),
+    "bbh": OwnMethod("bbh", _HYPERNET),
+    "bbh-one-draw": OwnMethod("bbh", _HYPERNET, likelihood_samples=1),
+    "bbh-single": OwnMethod("bbh", _SINGLE),
+    "bbh-single-one-draw": OwnMethod("bbh", _SINGLE, likelihood_samples=1),
+    "bbh-sliced": OwnMethod("bbh", _of(methods.bayes_by_hypernet, generator=generators.Sliced())),
 }
 
 
@@ -47,24 +65,17 @@ def own_contenders(problem: Problem, names: Iterable[str] = ()) -> list[Contende
         problem: What to build.
         names: Of those wanted; all if none.
     """
-    return [own_contender(name, *OWN_METHODS[name], problem) for name in names or OWN_METHODS]
+    return [own_contender(name, OWN_METHODS[name], problem) for name in names or OWN_METHODS]
 
 
-def own_contender(
-    name: str,
-    method: str,
-    make: Make,
-    problem: Problem,
-    *,
-    likelihood_samples: int | None = None,
-) -> Contender:
+def own_contender(name: str, own: OwnMethod, problem: Problem) -> Contender:
     """One posterior with everything else at its default."""
-    posterior = make(problem.make_network())
-    stepper = make_stepper(posterior, problem, likelihood_samples=likelihood_samples)
+    posterior = own.make(problem.make_network())
+    stepper = make_stepper(posterior, problem, likelihood_samples=own.likelihood_samples)
     return Contender(
         name=name,
         library=f"{OWN} {__version__}",
-        method=method,
+        method=own.method,
         step=lambda: stepper.step((problem.inputs, problem.targets), 1.0),
         predict=lambda batch_size: own_prediction(posterior, problem, batch_size),
         parameters=num_parameters(posterior),

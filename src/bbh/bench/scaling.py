@@ -8,7 +8,7 @@ import torch
 from bbh import generators, methods
 from bbh.bench.contenders import Contender
 from bbh.bench.networks import mlp
-from bbh.bench.own import own_contender
+from bbh.bench.own import OwnMethod, own_contender
 from bbh.bench.problems import Problem, Sizes, small_mlp
 from bbh.likelihoods import Categorical
 from bbh.noise import GaussianNoise
@@ -62,4 +62,4 @@ def _contender(axis: str, value: int, problem: Problem) -> Contender:
     def make(_: Any) -> Any:
         return methods.bayes_by_hypernet(network(), Categorical(), **settings)
 
-    return own_contender(f"{axis}-{value}", "bbh", make, problem)
+    return own_contender(f"{axis}-{value}", OwnMethod("bbh", make), problem)
