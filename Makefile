@@ -35,12 +35,12 @@ docs: setup
 clean:
 	rm -rf .venv .venv-bench site dist
 
+# From the committed records, but for the idea, which is trained anew.
 pictures: setup
 	$(BIN)/python docs/pictures.py
-	$(BIN)/bbh run digits --method mnf --method bbh --inspect --device cpu --out runs/pictures
-	cd runs/pictures/digits/corrected && for row in mnf bbh; do \
-	  cp $$row-0/inspection/correlation.png ../../../../docs/assets/correlation-$$row.png; done
-	cp runs/pictures/digits/corrected/bbh-0/inspection/marginals.png docs/assets/marginals-bbh.png
+	cd results/digits/corrected && for row in mnf bbh; do \
+	  cp $$row-0/inspection/correlation.png ../../../docs/assets/correlation-$$row.png; done
+	cp results/digits/corrected/bbh-0/inspection/marginals.png docs/assets/marginals-bbh.png
 
 # Tables of README and docs from the committed records.
 tables: setup

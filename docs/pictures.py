@@ -1,4 +1,4 @@
-"""Draws docs/assets/idea.svg: z → G → w → y, from a posterior trained here and now."""
+"""Draws docs/assets: the idea from a posterior trained here and now, speed from records."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -11,12 +11,21 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import bbh
+from bbh.studies.record import FILE_NAME, Record
 
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#777777"  # Okabe and Ito's colour-blind-safe set
 ASSETS = Path(__file__).parent / "assets"
 
 
 def main() -> None:
+    """All of them."""
+    mpl.rcParams.update({"font.size": 11, "svg.hashsalt": "bbh", "svg.fonttype": "path"})
+    ASSETS.mkdir(exist_ok=True)
+    speed()
+    idea()
+
+
+def idea() -> None:
     """Trains on 24 points of a cubic with a gap, and draws what happens to the noise."""
     torch.manual_seed(2)
     inputs = torch.cat([torch.empty(12, 1).uniform_(-1, -0.3), torch.empty(12, 1).uniform_(0.3, 1)])
@@ -26,7 +35,6 @@ def main() -> None:
     loader = DataLoader(TensorDataset(inputs, targets), batch_size=24)
     bbh.fit(posterior, loader, epochs=3000, beta=bbh.Linear(300, 1500), progress=False)
 
-    mpl.rcParams.update({"font.size": 11, "svg.hashsalt": "bbh", "svg.fonttype": "path"})
     figure, axes = plt.subplots(1, 4, figsize=(13, 2.9), width_ratios=[1, 1, 1.2, 1.6])
     figure.subplots_adjust(wspace=0.55)
     _noise(axes[0])
@@ -37,8 +45,33 @@ def main() -> None:
         start, end = axes[left].get_position().x1, axes[right].get_position().x0
         # Left of the middle: the tick labels of the right panel need the rest.
         figure.text(start + 0.32 * (end - start), 0.5, "→", ha="center", va="center", fontsize=20)
-    ASSETS.mkdir(exist_ok=True)
     figure.savefig(ASSETS / "idea.svg", bbox_inches="tight", metadata={"Date": None})
+
+
+def speed() -> None:
+    """Bayes by Backprop on LeNet beside other libraries: a step, and a prediction."""
+    folder = Path(__file__).parents[1] / "results" / "bench-cpu" / "side-by-side"
+    records = [Record.read(path) for path in sorted(folder.glob(f"lenet-*/{FILE_NAME}"))]
+    rows = [one for one in records if one.method == "bbb"]
+    if not rows:
+        print(f"no speed.svg: there are no records in {folder}.")
+        return
+    figure, axes = plt.subplots(1, 2, figsize=(10, 3.2), sharey=True)
+    panels = (("step_ms", "training step, batch of 100"), ("predict_ms", "100 draws, 250 images"))
+    rows.sort(key=lambda one: -one.metrics["step_ms"])
+    for axis, (metric, title) in zip(axes, panels, strict=True):
+        names = [one.variant.removeprefix("lenet-").replace("bbb", "bbh") for one in rows]
+        middle = [one.metrics[metric] for one in rows]
+        spread = [
+            [abs(one.metrics[metric] - one.metrics[f"{metric}_{end}"]) for one in rows]
+            for end in ("q1", "q3")
+        ]
+        colours = [BLUE if name == "bbh" else "#bbbbbb" for name in names]
+        axis.barh(names, middle, xerr=spread, color=colours, ecolor=GREY, height=0.7)
+        axis.set(title=title, xlabel="ms; median and quartiles")
+        axis.spines[["right", "top"]].set_visible(False)
+    figure.tight_layout()
+    figure.savefig(ASSETS / "speed.svg", metadata={"Date": None})
 
 
 def _noise(axis: Axes) -> None:

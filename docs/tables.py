@@ -1,19 +1,23 @@
 """Fills the tables of README and docs from the committed records: ``make tables``.
 
 Between ``<!-- table: mnist corrected -->`` and ``<!-- /table -->`` comes the table of that study
-and preset, or with ``<!-- table: toy corrected noise_scale=3 -->`` that of another problem.
+and preset, or with ``<!-- table: toy corrected noise_scale=3 -->`` that of another problem; after
+``<!-- bench: bench-cpu side-by-side lenet -->`` that part of a benchmark, after
+``<!-- inspections: digits corrected mnf bbh -->`` what was seen in those rows' posteriors.
 With ``--check`` nothing is written, and a file out of date is an error.
 """
 
 import re
 import sys
+from functools import partial
 from pathlib import Path
 
+from bbh.bench.markdown import bench_table
 from bbh.studies.record import FILE_NAME, Record
-from bbh.studies.report import markdown_table
+from bbh.studies.report import inspection_table, markdown_table
 
 ROOT = Path(__file__).parent.parent
-_BLOCK = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- /table -->)", re.DOTALL)
+_BLOCK = re.compile(r"(<!-- (table|bench|inspections): (.+?) -->\n).*?(<!-- /\2 -->)", re.DOTALL)
 
 
 def main(root: Path = ROOT, *, check: bool = False) -> int:
@@ -25,7 +29,7 @@ def main(root: Path = ROOT, *, check: bool = False) -> int:
     print(f"{len(records)} records, {len(marked)} files with tables.")
     stale = 0
     for page in marked:
-        filled = _BLOCK.sub(lambda block: _filled(block, records), texts[page])
+        filled = _BLOCK.sub(lambda block: _filled(block, records, root / "results"), texts[page])
         if filled != texts[page]:
             stale += 1
             name = page.relative_to(root)
@@ -35,9 +39,14 @@ def main(root: Path = ROOT, *, check: bool = False) -> int:
     return stale
 
 
-def _filled(block: re.Match[str], records: list[Record]) -> str:
-    start, words, end = block.groups()
-    table = markdown_table(records, *words.split())
+def _filled(block: re.Match[str], records: list[Record], results: Path) -> str:
+    start, kind, words, end = block.groups()
+    make = {
+        "table": partial(markdown_table, records),
+        "bench": partial(bench_table, records),
+        "inspections": partial(inspection_table, results),
+    }[kind]
+    table = make(*words.split())
     # Without records there is nothing to say: what stands there stays.
     return f"{start}\n{table}\n{end}" if table else block.group()
 

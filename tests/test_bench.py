@@ -13,9 +13,11 @@ import bbh
 from bbh.bench import cpu, gpu
 from bbh.bench.compare import Row, fastest_peer, side_by_side
 from bbh.bench.contenders import Contender, average, load_peers, replace_layers
+from bbh.bench.markdown import bench_table
 from bbh.bench.networks import mlp
 from bbh.bench.own import OWN_METHODS, make_stepper, own_contenders, plain_kernels
 from bbh.bench.problems import Problem, Sizes, lenet, resnet, small_mlp
+from bbh.bench.records import Writer
 from bbh.bench.settings import Settings
 from bbh.bench.timing import Task, Timing, interleaved, peak_memory
 from bbh.cli import app
@@ -372,3 +374,24 @@ def test_problems_are_the_same_for_everyone():
     one, other = (Problem("mlp", mlp, (784,), TINY) for _ in range(2))
     torch.testing.assert_close(one.inputs, other.inputs)
     torch.testing.assert_close(one.test_inputs, other.test_inputs)
+
+
+def test_tables_for_documents(settings):
+    writer = Writer("bench-cpu", settings, CPU)
+    spread = {"step_ms": 12.0, "step_ms_q1": 11.0, "step_ms_q3": 14.0}
+    for name, library in (("bbb", "bbh 0.1.0"), ("peer", "other 2.0")):
+        metrics = spread | {"parameters": 862_160.0}
+        writer.write(
+            "side-by-side", f"lenet-{name}", "bbb", metrics, problem="lenet", library=library
+        )
+    writer.write("headline", "headline", "all", {"ratio": 0.98765, "ratio_q1": 0.9})
+    table = bench_table(writer.records, "bench-cpu", "side-by-side", "lenet").splitlines()
+    assert table[0] == r"|  | step \[ms\] | parameters \[million\] |"
+    assert table[2:] == [
+        "| **bbb** | 12.0 ± 1.5 | 0.86 |",
+        "| peer (other 2.0) | 12.0 ± 1.5 | 0.86 |",
+    ]
+    assert bench_table(writer.records, "bench-cpu", "headline").splitlines()[2:] == [
+        "| `ratio` | 0.988 |"
+    ]
+    assert bench_table(writer.records, "bench-gpu", "headline") == ""

@@ -12,7 +12,7 @@ from bbh.studies.config import ConfigError
 from bbh.studies.inspection import open_posterior
 from bbh.studies.networks import digits_network
 from bbh.studies.record import Record, RecordError
-from bbh.studies.report import write_report
+from bbh.studies.report import inspection_table, write_report
 from bbh.studies.runner import plan
 from studies.report_records import write_records
 
@@ -150,3 +150,22 @@ def test_a_broken_inspection_is_named(tmp_path):
     (folder / "correlation.png").write_bytes(b"")
     with pytest.raises(RecordError, match="no inspection of this version"):
         write_report([tmp_path], tmp_path / "report.html")
+
+
+def test_table_of_inspections(tmp_path):
+    content = {
+        "bimodality": {"share_below_0.05": 0.444},
+        "excess_kurtosis": {"quantiles": [-1.0, -0.853, 1.0]},
+        "correlation": {"share_beyond_0.5": 0.973},
+        "effective_dimension": {"estimate": 2.14, "independent": 9434.2},
+        "diversity": {"disagreement": 0.1021},
+    }
+    folder = tmp_path / "digits" / "corrected" / "bbh-0" / "inspection"
+    folder.mkdir(parents=True)
+    (folder / "inspection.json").write_text(json.dumps(content))
+    table = inspection_table(tmp_path, "digits", "corrected", "bbh")
+    assert table.splitlines()[0] == "|  | Bayes by Hypernet |"
+    found = [line.split("|")[2].strip() for line in table.splitlines()[2:]]
+    assert found == ["44%", "-0.85", "97%", "2.1", "9,434", "10.2%"]
+    # A row that was not looked at: no half a table.
+    assert inspection_table(tmp_path, "digits", "corrected", "mnf", "bbh") == ""

@@ -186,6 +186,14 @@ def test_validation_data_are_not_compared_with_the_paper():
     assert "paper" not in text
 
 
+def test_benchmarks_are_no_studies(tmp_path):
+    make_record(study="bench-cpu").write(tmp_path / "bench")
+    with pytest.raises(RecordError, match="are of benchmarks, not of studies"):
+        collect([tmp_path])
+    make_record().write(tmp_path / "run")
+    assert [group.study for group in collect([tmp_path])] == ["mnist"]
+
+
 def test_markdown_table():
     records = [make_record(seed=s, metrics={"error": e}) for s, e in enumerate(ERRORS["bbh"])]
     text = markdown_table(records, "mnist", "corrected")

@@ -117,7 +117,12 @@ def collect(folders: Sequence[Path]) -> list[Group]:
             f"no records below {names}: make some with `bbh run digits --out runs`, "
             "then `bbh report runs`."
         )
-    return group([Entry(_checked(path), path) for path in paths])
+    entries = [Entry(_checked(path), path) for path in paths]
+    # Benchmarks write records too; their tables are in the documentation.
+    studies = [entry for entry in entries if not entry.record.study.startswith("bench-")]
+    if not studies:
+        raise RecordError(f"the records below {paths[0].parent} are of benchmarks, not of studies.")
+    return group(studies)
 
 
 def group(entries: Sequence[Entry]) -> list[Group]:

@@ -1,0 +1,40 @@
+"""What was seen in posteriors over weights, as a table for documents."""
+
+import json
+from functools import reduce
+from operator import getitem
+from pathlib import Path
+from typing import Any
+
+from bbh.inspect.inspection import FILE_NAME
+from bbh.studies.catalogue import row_title
+from bbh.studies.inspection import INSPECTION_NAME
+
+# What the table of inspections shows: where it stands in the file, and how it is written.
+_NUMBERS = {
+    "weights with more than one mode (dip test, p < 0.05)": (
+        ("bimodality", "share_below_0.05"),
+        "{:.0%}",
+    ),
+    "excess kurtosis: median": (("excess_kurtosis", "quantiles", 1), "{:.2f}"),
+    "pairs correlated beyond ±0.5": (("correlation", "share_beyond_0.5"), "{:.0%}"),
+    "effective dimension": (("effective_dimension", "estimate"), "{:,.1f}"),
+    "the same if no two weights were correlated": (
+        ("effective_dimension", "independent"),
+        "{:,.0f}",
+    ),
+    "two draws predict other classes": (("diversity", "disagreement"), "{:.1%}"),
+}
+
+
+def inspection_table(results: Path, study: str, preset: str, *variants: str) -> str:
+    """Inspected runs of seed 0 side by side, in Markdown; empty where one is missing."""
+    folders = [results / study / preset / f"{name}-0" / INSPECTION_NAME for name in variants]
+    if not all((folder / FILE_NAME).exists() for folder in folders):
+        return ""
+    contents = [json.loads((folder / FILE_NAME).read_text()) for folder in folders]
+    lines = [["", *map(row_title, variants)], ["---", *["---:"] * len(variants)]]
+    for title, (keys, words) in _NUMBERS.items():
+        values: list[Any] = [reduce(getitem, keys, content) for content in contents]
+        lines.append([title, *(words.format(value) for value in values)])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
