@@ -384,6 +384,42 @@ class TestAttack:
         inputs = images()
         assert torch.equal(attack()(posterior, inputs, LABELS, 0.0).inputs, inputs)
 
+    @over_attacks
+    @over_norms
+    def test_a_sweep_is_the_attack_at_each_size(self, attack: type[Attack], norm: Norm):
+        posterior = bbh.methods.bayes_by_backprop(SmallLeNet(), Categorical()).eval()
+        inputs, sizes = torch.rand(6, 1, 5, 5), [0.3, 0.0, 0.05]
+        with torch.no_grad():
+            samples = posterior.sample(5)
+        for limit in (2**30, 1):  # all at once, one image and one draw at a time
+            one = attack(norm=norm, memory_limit=limit)
+            swept = one.sweep(posterior, inputs, LABELS, sizes, samples=samples)
+            assert [attacked.epsilon for attacked in swept] == sizes
+            for attacked, size in zip(swept, sizes, strict=True):
+                assert_same(attacked, one(posterior, inputs, LABELS, size, samples=samples))
+
+    @pytest.mark.parametrize(
+        ("attack", "passes"),
+        [(FGSM(), 1), (LegacyFGSM(), 1), (PGD(steps=5), 1 + 2 * 4)],
+        ids=["FGSM", "LegacyFGSM", "PGD"],
+    )
+    def test_a_sweep_asks_for_the_clean_gradient_once(
+        self, attack: Attack, passes: int, monkeypatch: pytest.MonkeyPatch
+    ):
+        posterior, _, _ = linear_ensemble()
+        inputs, asked = images(), []
+        for name in ("gradient", "mean_over_draws"):
+            real = getattr(AveragedLoss, name)
+
+            def counted(self: AveragedLoss, inputs: Tensor, *rest: Any, real: Any = real) -> Any:
+                if len(inputs) == 6:  # one more is a trial that measures memory
+                    asked.append(inputs)
+                return real(self, inputs, *rest)
+
+            monkeypatch.setattr(AveragedLoss, name, counted)
+        attack.sweep(posterior, inputs, LABELS, [0.0, 0.1, 0.2])
+        assert len(asked) == passes
+
     def test_same_seed_same_attack(self):
         posterior = bbh.methods.bayes_by_backprop(mlp(), Categorical())
         inputs, results = images(), []
@@ -459,8 +495,8 @@ class TestRobustness:
 
         posterior.weights.sample = recorded
         robustness(posterior, images(), LABELS, [0.1, 0.2], FGSM(num_samples=8), num_samples=8)
-        # Eight for each attack, eight for the one prediction, none twice.
-        assert len(seen) == len(set(seen)) == 24
+        # Eight for the attack at both sizes, eight for the one prediction, none twice.
+        assert len(seen) == len(set(seen)) == 16
 
     def test_given_draws_are_used_by_each_side(self):
         posterior = bbh.methods.bayes_by_backprop(mlp(), Categorical()).eval()

@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -108,7 +108,32 @@ class Attack(ABC):
             epsilon: Largest size of the perturbation, in the inputs' own units.
             samples: Weight draws to use instead of fresh ones, say from ``refresh_batch_norm``.
         """
-        check_epsilon(epsilon)
+        (attacked,) = self.sweep(posterior, inputs, targets, [epsilon], samples=samples)
+        return attacked
+
+    def sweep(
+        self,
+        posterior: Posterior[Any],
+        inputs: Inputs,
+        targets: Tensor,
+        epsilons: Sequence[float],
+        *,
+        samples: Params | None = None,
+    ) -> list[Attacked]:
+        """The attack at several sizes, all with the same draws.
+
+        What does not depend on the size, the gradient at the clean inputs, is computed once: for
+        ``FGSM`` and ``LegacyFGSM`` that is most of the work.
+
+        Args:
+            posterior: As in a call.
+            inputs: As in a call.
+            targets: As in a call.
+            epsilons: One result for each, in their order.
+            samples: As in a call.
+        """
+        for epsilon in epsilons:
+            _check_epsilon(epsilon)
         clean = self._checked(inputs)
         if len(targets) != len(clean):
             raise ValueError(f"there are {len(clean)} inputs and {len(targets)} targets.")
@@ -116,22 +141,27 @@ class Attack(ABC):
             raise ValueError("samples= fixes the draws: leave it out, or leave out fresh_draws.")
         with evaluation_mode(posterior), torch.no_grad():
             draws = Draws(posterior, self.num_samples, samples, self.memory_limit // 4)
-            parts = [
-                Perturbed(
-                    *(value.to(clean.device) for value in self._perturb(loss, batch, epsilon))
-                )
+            batches = [
+                [_moved(one, clean.device) for one in self._perturb(loss, batch, epsilons)]
                 for loss, batch in self._batches(posterior, draws, clean, targets)
             ]
-        joined = Perturbed(*(torch.cat(values) for values in zip(*parts, strict=True)))
-        return Attacked(joined.inputs, clean, joined.loss, joined.clean_loss, float(epsilon))
+        attacked: list[Attacked] = []
+        for epsilon, parts in zip(epsilons, zip(*batches, strict=True), strict=True):
+            joined = Perturbed(*(torch.cat(values) for values in zip(*parts, strict=True)))
+            attacked.append(
+                Attacked(joined.inputs, clean, joined.loss, joined.clean_loss, float(epsilon))
+            )
+        return attacked
 
     @property
     def _renews_draws(self) -> bool:
         return False
 
     @abstractmethod
-    def _perturb(self, loss: AveragedLoss, clean: Tensor, epsilon: float) -> Perturbed:
-        """Attacks one batch."""
+    def _perturb(
+        self, loss: AveragedLoss, clean: Tensor, epsilons: Sequence[float]
+    ) -> list[Perturbed]:
+        """Attacks one batch at all sizes."""
 
     def _clip(self, inputs: Tensor) -> Tensor:
         return inputs if self.bounds is None else inputs.clamp(*self.bounds)
@@ -185,7 +215,11 @@ class Attack(ABC):
         unweighted(posterior.likelihood).log_prob(outputs, targets.cpu())
 
 
-def check_epsilon(epsilon: float) -> None:
+def _moved(perturbed: Perturbed, device: torch.device) -> Perturbed:
+    return Perturbed(*(value.to(device) for value in perturbed))
+
+
+def _check_epsilon(epsilon: float) -> None:
     """Raises unless it is a size."""
     if not 0 <= epsilon < math.inf:
         raise ValueError(

@@ -8,7 +8,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from bbh import metrics
-from bbh.attacks.base import Attack, check_epsilon
+from bbh.attacks.base import Attack
 from bbh.attacks.fgsm import FGSM
 from bbh.attacks.norms import L2, LInf
 from bbh.batches import Inputs
@@ -58,8 +58,8 @@ def robustness(
 ) -> list[Robustness]:
     """Accuracy and uncertainty under attacks of growing size, one row for each.
 
-    The draws that predict are drawn apart from those the attack has seen, and are the same for
-    all sizes and for the clean inputs.
+    The attack has the same draws for all sizes. The draws that predict are drawn apart from those,
+    and are the same for all sizes and for the clean inputs.
 
     Args:
         posterior: Whose predictions are judged; a classifier.
@@ -75,8 +75,6 @@ def robustness(
     """
     attack = attack or FGSM()
     epsilons = [float(epsilon) for epsilon in epsilons]
-    for epsilon in epsilons:
-        check_epsilon(epsilon)
     for judged in (posterior, source or posterior):
         if not isinstance(judged.likelihood, Categorical):
             raise TypeError(
@@ -86,10 +84,7 @@ def robustness(
             )
     if targets.dim() != 1:
         raise ValueError(f"one class per input is needed; targets have {list(targets.shape)}.")
-    attacked = [
-        attack(source or posterior, inputs, targets, epsilon, samples=attack_samples)
-        for epsilon in epsilons
-    ]
+    attacked = attack.sweep(source or posterior, inputs, targets, epsilons, samples=attack_samples)
 
     def pieces() -> Iterator[Tensor]:
         for images in (inputs, *(one.inputs for one in attacked)):

@@ -1,5 +1,6 @@
 """One step along the gradient, and the same as the paper did it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -16,10 +17,13 @@ class FGSM(Attack):
     in L2.
     """
 
-    def _perturb(self, loss: AveragedLoss, clean: Tensor, epsilon: float) -> Perturbed:
+    def _perturb(
+        self, loss: AveragedLoss, clean: Tensor, epsilons: Sequence[float]
+    ) -> list[Perturbed]:
         clean_loss, gradient = loss.gradient(clean)
-        moved = self._clip(clean + epsilon * self.norm.steepest(gradient))
-        return Perturbed(moved, loss.value(moved), clean_loss)
+        step = self.norm.steepest(gradient)
+        moved = [self._clip(clean + epsilon * step) for epsilon in epsilons]
+        return [Perturbed(one, loss.value(one), clean_loss) for one in moved]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +39,10 @@ class LegacyFGSM(Attack):
 
     bounds: Bounds | None = None
 
-    def _perturb(self, loss: AveragedLoss, clean: Tensor, epsilon: float) -> Perturbed:
+    def _perturb(
+        self, loss: AveragedLoss, clean: Tensor, epsilons: Sequence[float]
+    ) -> list[Perturbed]:
+        clean_loss = loss.value(clean)
         step = loss.mean_over_draws(clean, self.norm.steepest)
-        moved = self._clip(clean + epsilon * step)
-        return Perturbed(moved, loss.value(moved), loss.value(clean))
+        moved = [self._clip(clean + epsilon * step) for epsilon in epsilons]
+        return [Perturbed(one, loss.value(one), clean_loss) for one in moved]

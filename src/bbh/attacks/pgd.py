@@ -1,5 +1,6 @@
 """Many small steps along the gradient."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -51,25 +52,44 @@ class PGD(Attack):
     def _renews_draws(self) -> bool:
         return self.fresh_draws
 
-    def _perturb(self, loss: AveragedLoss, clean: Tensor, epsilon: float) -> Perturbed:
-        current = clean
-        if self.random_start:
-            current = self._clip(clean + epsilon * self.norm.random(clean))
+    def _perturb(
+        self, loss: AveragedLoss, clean: Tensor, epsilons: Sequence[float]
+    ) -> list[Perturbed]:
         if self.fresh_draws:
-            for _ in range(self.steps):
-                _, gradient = loss.renewed().gradient(current)
-                current = self._step(current, gradient, clean, epsilon)
-            return Perturbed(current, loss.value(current), loss.value(clean))
-        clean_loss, gradient = loss.gradient(clean)
-        best = _Best(clean, clean_loss)
-        one_step = self._clip(clean + epsilon * self.norm.steepest(gradient))
-        best.offer(one_step, loss.value(one_step))
+            clean_loss = loss.value(clean)
+            last = [self._last_point(loss, clean, epsilon) for epsilon in epsilons]
+            return [Perturbed(one, loss.value(one), clean_loss) for one in last]
+        at_clean = loss.gradient(clean)
+        return [self._best_point(loss, clean, at_clean, epsilon) for epsilon in epsilons]
+
+    def _last_point(self, loss: AveragedLoss, clean: Tensor, epsilon: float) -> Tensor:
+        current = self._start(clean, epsilon)
         for _ in range(self.steps):
-            at_current, gradient = loss.gradient(current)
-            best.offer(current, at_current)
+            _, gradient = loss.renewed().gradient(current)
             current = self._step(current, gradient, clean, epsilon)
-        best.offer(current, loss.value(current))
+        return current
+
+    def _best_point(
+        self, loss: AveragedLoss, clean: Tensor, at_clean: tuple[Tensor, Tensor], epsilon: float
+    ) -> Perturbed:
+        clean_loss, clean_gradient = at_clean
+        best = _Best(clean, clean_loss)
+        if epsilon:  # a ball of size zero holds no other point
+            one_step = self._clip(clean + epsilon * self.norm.steepest(clean_gradient))
+            best.offer(one_step, loss.value(one_step))
+            current = self._start(clean, epsilon)
+            for number in range(self.steps):
+                known = number == 0 and not self.random_start
+                at_current, gradient = at_clean if known else loss.gradient(current)
+                best.offer(current, at_current)
+                current = self._step(current, gradient, clean, epsilon)
+            best.offer(current, loss.value(current))
         return Perturbed(best.inputs, best.loss, clean_loss)
+
+    def _start(self, clean: Tensor, epsilon: float) -> Tensor:
+        if not self.random_start:
+            return clean
+        return self._clip(clean + epsilon * self.norm.random(clean))
 
     def _step(self, current: Tensor, gradient: Tensor, clean: Tensor, epsilon: float) -> Tensor:
         step_size = epsilon * (self.relative_step_size or 2.5 / self.steps)
