@@ -98,7 +98,8 @@ def run(
     study: Annotated[
         str,
         typer.Argument(
-            help="toy, digits, mnist, mnist-generators, mnist-noise, mnist-divergences or cifar5.",
+            help="toy, digits, mnist, mnist-generators, mnist-noise, mnist-divergences, "
+            "mnist-attacks, cifar5 or cifar5-attacks.",
             autocompletion=completion.studies,
         ),
     ],
@@ -182,6 +183,7 @@ def run(
     - `bbh run mnist --seed 0 --seed 1 --seed 2 --jobs 9`
     - `bbh run mnist-noise --set learning_rate=3e-4 --out runs/faster`
     - `bbh run digits --method bbh --method mnf --inspect`
+    - `bbh run mnist --keep-posterior`, then `bbh run mnist-attacks` on what it kept
     - `bbh run cifar5 --method bbh --set warm_start_epochs=40 --set split=validation`
     """
     runs = plan(

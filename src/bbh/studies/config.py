@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+# Settings of what is measured afterwards: the posterior is the same whatever they are.
+AFTER_TRAINING = frozenset({"prediction_samples", "attack_images", "attack_draws", "attack_steps"})
+
 
 class ConfigError(ValueError):
     """A setting does not exist or does not take that value."""
@@ -43,6 +46,11 @@ class Config:
         likelihood_samples: How many of them enter the likelihood; 0 for all.
         prediction_samples: Weight draws for evaluation.
         split: test, or validation to choose settings by: no test image or outlier is looked at.
+        attack_images: Test images that are attacked, the first ones.
+        attack_draws: Weight draws on which PGD climbs; its cost is this times steps times sizes.
+            With few of them it is weaker on wide posteriors, and flatters them. FGSM has as many
+            as predict: its one gradient serves all sizes.
+        attack_steps: Of PGD.
         divergence: closed_form, nearest_neighbour, joint, entropy or adversarial.
         prior_samples: Prior draws per step for the nearest-neighbour ones; 0 for num_samples.
         neighbours: k of the entropy estimate.
@@ -93,6 +101,9 @@ class Config:
     likelihood_samples: int = 0
     prediction_samples: int = 100
     split: str = "test"
+    attack_images: int = 1000
+    attack_draws: int = 100
+    attack_steps: int = 20
     divergence: str = "closed_form"
     prior_samples: int = 0
     neighbours: int = 3

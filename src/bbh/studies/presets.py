@@ -4,23 +4,27 @@ from bbh.studies.config import Config, ConfigError
 from bbh.studies.images import presets as images
 from bbh.studies.toy import presets as toy
 
-# Study → preset → row of the table → configuration.
+_MNIST = {
+    "paper": images.MNIST_PAPER,
+    "legacy": images.MNIST_LEGACY,
+    "corrected": images.MNIST_CORRECTED,
+}
+_CIFAR5 = {
+    "paper": images.CIFAR5_PAPER,
+    "legacy": images.CIFAR5_LEGACY,
+    "corrected": images.CIFAR5_CORRECTED,
+}
+# Study → preset → row of the table → configuration. Attacks are made on the same posteriors.
 _PRESETS: dict[str, dict[str, dict[str, Config]]] = {
     "toy": {"corrected": toy.CORRECTED, "legacy": toy.LEGACY},
     "digits": {"corrected": images.DIGITS},
-    "mnist": {
-        "paper": images.MNIST_PAPER,
-        "legacy": images.MNIST_LEGACY,
-        "corrected": images.MNIST_CORRECTED,
-    },
+    "mnist": _MNIST,
     "mnist-generators": {"paper": images.GENERATORS, "legacy": images.GENERATORS_LEGACY},
     "mnist-noise": {"paper": images.NOISE, "legacy": images.NOISE_LEGACY},
     "mnist-divergences": {"paper": images.DIVERGENCES, "legacy": images.DIVERGENCES_LEGACY},
-    "cifar5": {
-        "paper": images.CIFAR5_PAPER,
-        "legacy": images.CIFAR5_LEGACY,
-        "corrected": images.CIFAR5_CORRECTED,
-    },
+    "mnist-attacks": _MNIST,
+    "cifar5": _CIFAR5,
+    "cifar5-attacks": _CIFAR5,
 }
 STUDIES = tuple(_PRESETS)
 

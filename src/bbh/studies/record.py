@@ -42,6 +42,8 @@ class Record:
         seed: Of weights, order and draws.
         config: All settings.
         metrics: Name → number. Errors are in per cent.
+        curves: Name → numbers along the sizes of attacks, which are under ``epsilon``; empty in
+            studies that attack nothing. ``bbh.studies.images.attacks`` names them.
         history: One entry per epoch.
         data: Name and fingerprint of the data sets.
         hardware: What it ran on.
@@ -65,6 +67,7 @@ class Record:
     commit: str | None = field(default_factory=lambda: _git("rev-parse", "HEAD"))
     dirty: bool = field(default_factory=lambda: bool(_git("status", "--porcelain", "--", ".")))
     schema: int = SCHEMA
+    curves: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
 
     @staticmethod
     def of(
@@ -73,6 +76,7 @@ class Record:
         metrics: dict[str, float],
         history: list[dict[str, Any]],
         data: dict[str, str],
+        curves: dict[str, list[float]] | None = None,
     ) -> "Record":
         """What a run was and what came of it, here and now."""
         return Record(
@@ -85,6 +89,7 @@ class Record:
             metrics=metrics,
             history=history,
             data=data,
+            curves=curves or {},
         )
 
     def write(self, folder: Path, arrays: Mapping[str, np.ndarray] | None = None) -> Path:

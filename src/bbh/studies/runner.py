@@ -12,11 +12,12 @@ from rich.console import Console
 from bbh.studies.build import check_words
 from bbh.studies.config import Config, ConfigError, differences
 from bbh.studies.estimates import steps_per_epoch
+from bbh.studies.images import attacks
 from bbh.studies.images import study as images
 from bbh.studies.presets import preset_config, preset_configs, preset_names
 from bbh.studies.record import FILE_NAME, Record
 from bbh.studies.run import Run
-from bbh.studies.study import study_of
+from bbh.studies.study import attacked_study, study_of
 from bbh.studies.terminal.progress import StudyProgress
 from bbh.studies.terminal.tables import headline
 from bbh.studies.terminal.time_left import duration
@@ -151,13 +152,19 @@ def check_before(runs: Sequence[Run], device: str, resume: bool) -> None:
 
 def _trainer(study: str, data: Path | None) -> Callable[..., Record]:
     load = study_of(study).load
-    return toy.run_once if load is None else partial(images.run_once, data=load(data))
+    if load is None:
+        return toy.run_once
+    run_once = attacks.run_once if attacked_study(study) else images.run_once
+    return partial(run_once, data=load(data))
 
 
 def _check(config: Config) -> None:
     check_words(config)
     if config.epochs < 1:
         raise ConfigError(f"epochs={config.epochs}: train for at least one.")
+    for name in ("attack_images", "attack_draws", "attack_steps"):
+        if getattr(config, name) < 1:
+            raise ConfigError(f"{name}={getattr(config, name)}: take at least one.")
     if config.anneal_end > config.epochs:
         raise ConfigError(
             f"annealing would end at epoch {config.anneal_end:g} and training ends at "

@@ -30,17 +30,30 @@ class Study:
         steps_per_epoch: Optimiser steps in a pass over the training data, which are not read.
         load: Reads the images from a folder, or from the cache for None; None where there are
             no images.
+        attack_sizes: Largest change of a pixel from 0 to 1 that attacks are allowed, rising from
+            0; empty where nothing is attacked.
     """
 
     make_network: Callable[[Config], nn.Module]
     likelihood: Callable[[Config], Likelihood[Any]]
     steps_per_epoch: Callable[[Config], int]
     load: Callable[[Path | None], ImageData] | None = None
+    attack_sizes: tuple[float, ...] = ()
 
 
 def study_of(name: str) -> Study:
     """A study by its name; comparisons such as mnist-noise share the problem they begin with."""
     return _STUDIES[name.partition("-")[0]]
+
+
+def attacked_study(name: str) -> str | None:
+    """The study whose posteriors this one attacks; None for one that attacks nothing.
+
+    >>> attacked_study("mnist-attacks"), attacked_study("mnist-noise")
+    ('mnist', None)
+    """
+    study, _, what = name.partition("-")
+    return study if what == "attacks" else None
 
 
 def _lenet(config: Config) -> nn.Module:
@@ -88,11 +101,17 @@ _STUDIES = {
         likelihood=_classification,
         steps_per_epoch=lambda config: NUM_MNIST // config.batch_size,
         load=load_mnist,
+        # The paper's: pen strokes are black or white, and shades between them mean little.
+        attack_sizes=tuple(step / 20 for step in range(9)),
     ),
     "cifar5": Study(
         make_network=_resnet,
         likelihood=_classification,
         steps_per_epoch=_cifar5_steps,
         load=load_cifar5,
+        # Levels of a pixel, doubling. Photographs carry their classes in small differences: the
+        # first of MNIST's sizes, 13 levels, leaves a network that was not trained against attacks
+        # hardly an image, so most of what there is to see lies below it.
+        attack_sizes=tuple(levels / 255 for levels in (0, 1, 2, 4, 8, 16, 32)),
     ),
 }

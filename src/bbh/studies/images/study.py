@@ -1,6 +1,6 @@
 """One run of an image-classification study: train, measure, record."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -12,6 +12,7 @@ import bbh
 from bbh.params import Params
 from bbh.predictive import ClassPredictive
 from bbh.progress import Display
+from bbh.studies.config import Config
 from bbh.studies.datasets import ImageData
 from bbh.studies.images.augmentation import Augmentation, build_augmentation
 from bbh.studies.images.between_classes import series_arrays
@@ -19,7 +20,7 @@ from bbh.studies.images.measures import figure_arrays, measure
 from bbh.studies.inspection import leave_behind
 from bbh.studies.record import Record
 from bbh.studies.run import Run
-from bbh.studies.training import train
+from bbh.studies.training import Trained, train
 
 # Enough for means and variances: each draw's are taken over as many images as the test set has.
 _STATISTICS_BATCHES = 50
@@ -70,39 +71,18 @@ def run_once(
 
     With ``resume`` an interrupted run goes on from its checkpoint.
     """
-    config = run.config
-    if config.split == "validation":
-        data = data.for_choosing()
-    make_batches = partial(
-        ShuffledBatches,
-        batch_size=config.batch_size,
-        augment=build_augmentation(config, side=data.train_images.shape[-1]),
-    )
-    trained = train(
-        run,
-        data.train_images,
-        data.train_labels,
-        make_batches,
-        device=device,
-        resume=resume,
-        progress=progress,
-    )
+    data = on_split(data, run.config)
+    trained = train_on(data, run, device=device, resume=resume, progress=progress)
     leave_behind(run, trained.posterior, data.test_images)
-    posterior, number = trained.posterior, config.prediction_samples
-    batches = make_batches(data.train_images, data.train_labels)
-    draws = _draws_with_statistics(posterior, batches, number)
+    posterior, number = trained.posterior, run.config.prediction_samples
+    draws = draws_with_statistics(posterior, run.config, data, number)
     inside: ClassPredictive = bbh.predict(posterior, data.test_images, number, samples=draws)
     outside: ClassPredictive = bbh.predict(posterior, data.outlier_images, number, samples=draws)
     record = Record.of(
         run,
         metrics=measure(posterior, inside, outside, data.test_labels) | trained.effort,
         history=trained.history.to_dicts(),
-        data={
-            data.name: data.fingerprint,
-            "outliers": data.outlier_name,
-            "split": config.split,
-            **({"pixels": data.pixels} if data.pixels else {}),
-        },
+        data=data_facts(data, run.config),
     )
     arrays = figure_arrays(data, inside, outside)
     if data.shows_digits:
@@ -111,8 +91,38 @@ def run_once(
     return record
 
 
-def _draws_with_statistics(
-    posterior: bbh.Posterior[Any], batches: ShuffledBatches, number: int
+def on_split(data: ImageData, config: Config) -> ImageData:
+    """With the images to measure on in the place of test images."""
+    return data.for_choosing() if config.split == "validation" else data
+
+
+def train_on(
+    data: ImageData, run: Run, *, device: str, resume: bool, progress: bool | Display
+) -> Trained:
+    """Fits the posterior a run describes to the training images."""
+    return train(
+        run,
+        data.train_images,
+        data.train_labels,
+        _batches_of(run.config, data),
+        device=device,
+        resume=resume,
+        progress=progress,
+    )
+
+
+def data_facts(data: ImageData, config: Config) -> dict[str, str]:
+    """What a record says of its images."""
+    return {
+        data.name: data.fingerprint,
+        "outliers": data.outlier_name,
+        "split": config.split,
+        **({"pixels": data.pixels} if data.pixels else {}),
+    }
+
+
+def draws_with_statistics(
+    posterior: bbh.Posterior[Any], config: Config, data: ImageData, number: int
 ) -> Params | None:
     """Weight draws with batch-norm statistics of their own; None where no layer has any."""
     if not any(
@@ -120,4 +130,13 @@ def _draws_with_statistics(
         for module in posterior.network.modules()
     ):
         return None
+    batches = _batches_of(config, data)(data.train_images, data.train_labels)
     return bbh.refresh_batch_norm(posterior, islice(batches, _STATISTICS_BATCHES), number)
+
+
+def _batches_of(config: Config, data: ImageData) -> Callable[[Tensor, Tensor], ShuffledBatches]:
+    return partial(
+        ShuffledBatches,
+        batch_size=config.batch_size,
+        augment=build_augmentation(config, side=data.train_images.shape[-1]),
+    )

@@ -7,6 +7,7 @@ from rich.table import Table
 
 from bbh.studies.catalogue import row_title
 from bbh.studies.config import as_text, differences
+from bbh.studies.earlier import kept_folder
 from bbh.studies.estimates import estimate
 from bbh.studies.presets import preset_config
 from bbh.studies.run import Run
@@ -45,5 +46,7 @@ def _facts(runs: Sequence[Run]) -> Table:
     settings = (f"{name}={as_text(value)}" for name, value in vars(run.config).items())
     table.add_row("  settings", " ".join(settings))
     for one in runs:
-        table.add_row(f"  seed {one.seed}", str(one.folder))
+        kept = kept_folder(one)
+        beside = "" if kept is None else f", with the posterior of {kept} (if of the same data)"
+        table.add_row(f"  seed {one.seed}", f"{one.folder}{beside}")
     return table

@@ -9,11 +9,17 @@ from bbh.studies.catalogue import METRICS, Metric, row_title
 from bbh.studies.record import Record
 from bbh.studies.run import Run
 from bbh.studies.statistic import Statistic
+from bbh.studies.study import attacked_study
 
 # The most important first: a narrow terminal leaves out the last ones.
 _COLUMNS = (
     "error",
     "rmse",
+    "pgd_mean_accuracy",
+    "fgsm_mean_accuracy",
+    "legacy_mean_accuracy",
+    "pgd_auroc",
+    "fgsm_auroc",
     "nll",
     "distance_to_nuts",
     "coverage_inside",
@@ -34,6 +40,10 @@ _MOST_DECIMALS = 3
 _EXPLAINED = (
     "AUC: area under the distribution of the predictive entropy, in: high is good, out: low is "
     "good. AUROC: how well entropy tells outliers from data; 0.5 is chance."
+)
+_ATTACKS_EXPLAINED = (
+    "PGD, FGSM, paper's: accuracy under the attack, mean over its sizes. AUROC: how well entropy "
+    "tells attacked from clean images at the middle size; 0.5 is chance."
 )
 _TOY_EXPLAINED = (
     "RMSE: of the mean to x³ on [−6, 6]. To NUTS: Wasserstein distance of the functions to the "
@@ -69,6 +79,8 @@ def results_table(records: Sequence[Record], console: Console) -> Table:
 
 def explanation(study: str) -> str:
     """What the table's columns mean."""
+    if attacked_study(study):
+        return _ATTACKS_EXPLAINED
     return _TOY_EXPLAINED if study == "toy" else _EXPLAINED
 
 
