@@ -193,6 +193,7 @@ def _checked(path: Path) -> Record:
         (type(content["seed"]) is int, "seed"),
         (_numbers(content["metrics"]), "metrics"),
         (_dictionaries(content["history"]), "history"),
+        (_curves(content["curves"]), "curves"),
     )
     for good, name in pairs:
         if not good:
@@ -208,3 +209,12 @@ def _numbers(metrics: Any) -> bool:
 
 def _dictionaries(history: Any) -> bool:
     return isinstance(history, list) and all(isinstance(epoch, dict) for epoch in history)
+
+
+def _curves(curves: Any) -> bool:
+    """Nothing, or lists of numbers, all as long as that of the sizes."""
+    if not isinstance(curves, dict) or not all(isinstance(one, list) for one in curves.values()):
+        return False
+    numbers = all(isinstance(value, int | float) for one in curves.values() for value in one)
+    lengths = {len(one) for one in curves.values()}
+    return not curves or (numbers and "epsilon" in curves and len(lengths) == 1)

@@ -10,7 +10,7 @@ from typing import Any
 from bbh.checkpoints import atomic_path
 from bbh.studies.catalogue import METRICS, ordered
 from bbh.studies.record import Record
-from bbh.studies.report import summary
+from bbh.studies.report import robustness, summary
 from bbh.studies.report.collect import Entry, Group, collect, group, problem_of
 from bbh.studies.report.published import Published, published
 from bbh.studies.report.reproduce import Origin, origins
@@ -120,7 +120,7 @@ def _section(group: Group) -> Section:
         table=table,
         further=build_table(group, paper, main=False),
         origins=origins(group),
-        findings=summary.findings(table),
+        findings=[*filter(None, [robustness.verdict(table)]), *summary.findings(table)],
         against_paper=summary.against_paper(table),
         caveats=summary.caveats(group, table),
         provenance=summary.provenance(group),
@@ -146,12 +146,13 @@ def _context(sections: Sequence[Section]) -> dict[str, Any]:
 def _figures(section: Section) -> dict[str, Any]:
     # Imported here so that tables need no Matplotlib.
     try:
-        from bbh.studies.report import examples, figures, inspections, toy
+        from bbh.studies.report import attacks, examples, figures, inspections, toy
     except ImportError as error:
         raise ImportError(f"{_EXTRA} ({error})") from error
     return {
         "panels": toy.panels(section.group),
         "curves": figures.curves(section.group, section.table, section.paper),
+        "attacks": attacks.panels(section.group),
         "series": examples.series(section.group),
         "galleries": examples.galleries(section.group),
         "inspections": inspections.inspections(section.group),

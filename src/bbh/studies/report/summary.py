@@ -11,6 +11,7 @@ from bbh.studies.report.tables import Mark, Table
 # Metric → what its best row is said to have.
 _CLAIMS = {
     "error": "lowest error",
+    "pgd_auroc": "best separation of attacked (PGD) from clean images by entropy (AUROC)",
     "ood_auroc": "best separation of outliers from test images by entropy (AUROC)",
     "outlier_entropy_auc": "most entropy on outliers (lowest entropy AUC there)",
     "rmse": "lowest distance of the mean from the true curve (RMSE)",
@@ -67,6 +68,12 @@ def caveats(group: Group, table: Table) -> list[str]:
         found.append("Runs used different data (see their fingerprints): rows are not comparable.")
     for whose in sorted({one.data["pixels"] for one in records if "pixels" in one.data}):
         found.append(f"Pixels are {whose}, so that errors may differ from those on the original.")
+    if attacked := [one.config.get("attack_images", 0) for one in records if one.curves]:
+        number = min(attacked)
+        found.append(
+            f"{number:,} images are attacked, the same for all rows: other images would change an "
+            f"accuracy by up to {50 / math.sqrt(number):.1f} points (one standard error)."
+        )
     if dirty:
         found.append(
             f"{dirty} of {len(records)} runs came from a tree with uncommitted changes, so their "

@@ -13,7 +13,7 @@ from bbh.studies.statistic import Statistic
 
 # Two standard deviations: about one run in twenty lies further out by chance.
 _NOISE_WIDTH = 2.0
-_TIMES = ("seconds", "steps_per_second")
+_TIMES = ("seconds", "steps_per_second", "attack_seconds")
 _ROUNDING = 1e-9  # of binary numbers, relative to values of order one
 
 
