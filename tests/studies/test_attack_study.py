@@ -210,6 +210,8 @@ def test_sizes_are_those_that_explanations_name():
     assert mnist == pytest.approx([0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4])
     assert (mnist[len(mnist) // 2], cifar5[len(cifar5) // 2]) == pytest.approx((0.2, 4 / 255))
     assert "0.2 on MNIST, 4/255 on CIFAR5" in METRICS["pgd_accuracy"].explanation
+    full = [f"{0.2 * math.sqrt(28 * 28):.1f}", f"{4 / 255 * math.sqrt(3 * 32 * 32):.3f}"]
+    assert "{} on MNIST and {} on CIFAR5".format(*full) in METRICS["legacy_l2"].explanation
 
 
 def test_headline_numbers_by_hand():
@@ -369,5 +371,5 @@ class TestReport:
             "PGD, accuracy \\[%\\] ↑",
             "PGD, AUROC ↑",
             "Paper's FGSM, mean accuracy \\[%\\] ↑",
-            "Paper's FGSM, true L∞ size",
+            "Paper's FGSM, true L2 size",
         ]
