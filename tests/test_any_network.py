@@ -925,4 +925,24 @@ def test_a_network_at_fault_says_so():
     posterior = bbh.methods.maximum_a_posteriori(network, bbh.likelihoods.Categorical())
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         posterior(torch.randn(5, 1, 6, 6), posterior.sample(1))
-    assert not posterior._channels_last_refused
+    assert posterior._fits_channels_last is None
+
+
+@LAYOUTS
+def test_a_layout_tried_in_vain_leaves_no_trace():
+    network = nn.Sequential(
+        nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Dropout(), Viewed(), nn.Linear(48, 3)
+    )
+    results = []
+    for fits in (None, False):
+        posterior = bbh.methods.maximum_a_posteriori(network, Categorical()).train()
+        posterior._fits_channels_last = fits
+        torch.manual_seed(1)
+        outputs = posterior(torch.ones(5, 1, 6, 6), posterior.sample(1))
+        results.append([outputs, *posterior.statistics(), torch.rand(3)])
+    torch.testing.assert_close(*results, rtol=0, atol=0)
+
+
+class Viewed(nn.Module):
+    def forward(self, hidden):
+        return hidden.view(len(hidden), -1)

@@ -144,3 +144,12 @@ def test_sampled_prior_has_samples_without_gradient_and_no_density():
 def test_impossible_priors_are_refused(make, message: str):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_mixed_precision_does_not_round_the_density():
+    samples = {"w": 0.05 * torch.randn(3, 100_000)}
+    shapes = {"w": torch.Size([100_000])}
+    exact = Normal(1.0).log_density(samples, shapes)
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = Normal(1.0).log_density(samples, shapes)
+    torch.testing.assert_close(mixed, exact)

@@ -84,7 +84,8 @@ def seeded(seed: int, device: torch.device) -> Generator[None]:
         # Not torch.manual_seed, which would seed GPUs that are none of our business.
         torch.default_generator.manual_seed(seed)
         if devices:
-            torch.cuda.manual_seed(seed)
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
         yield
 
 

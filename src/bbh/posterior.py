@@ -126,7 +126,8 @@ class Posterior(nn.Module, Generic[P]):
         # Hidden from nn.Module: a template has no values to move, count or save.
         self.__dict__["_call"] = _Call(_template(network), forward or call_network)
         self._vmap_refused = False
-        self._channels_last_refused = False
+        # Not known before it has been tried.
+        self._fits_channels_last: bool | None = None
         # What was put into eval() by hand (a frozen feature extractor, say) stays in it.
         self._always_off = [
             name
@@ -217,18 +218,33 @@ class Posterior(nn.Module, Generic[P]):
         )
 
     def _loop(self, inputs: Inputs, samples: Params, inputs_per_draw: bool) -> Tensor:
-        images = None if self._channels_last_refused else self._channels_last(inputs)
+        images = None if self._fits_channels_last is False else self._channels_last(inputs)
         if images is None:
             return self._one_by_one(inputs, samples, inputs_per_draw)
+        if self._fits_channels_last is None:
+            return self._try_channels_last(images, inputs, samples, inputs_per_draw)
+        return self._one_by_one(images, samples, inputs_per_draw)
+
+    def _try_channels_last(
+        self, images: Tensor, inputs: Inputs, samples: Params, inputs_per_draw: bool
+    ) -> Tensor:
+        """The first pass with this layout; where it fails, all is as if it had not been tried."""
+        carried = [value for name, value in samples.items() if name not in self.weights.shapes]
+        saved = [(value, value.clone()) for value in (*self.statistics(), *carried)]
+        randomness = torch.get_rng_state()
         try:
-            return self._one_by_one(images, samples, inputs_per_draw)
-        except RuntimeError as error:
-            # A view of pixels in the order of the other layout; reshape would have done. If the
-            # network itself is at fault, it says so now.
+            outputs = self._one_by_one(images, samples, inputs_per_draw)
+            self._fits_channels_last = True
+        except Exception as error:
+            # A view of pixels in the order of the other layout, where reshape would have done. If
+            # the network itself is at fault, it says so now.
+            torch.set_rng_state(randomness)
+            for value, before in saved:
+                value.copy_(before)
             outputs = self._one_by_one(inputs, samples, inputs_per_draw)
-            self._channels_last_refused = True
+            self._fits_channels_last = False
             logger.info("%s keeps channels first: %s", type(self.network).__name__, error)
-            return outputs
+        return outputs
 
     def _one_by_one(self, inputs: Inputs, samples: Params, inputs_per_draw: bool) -> Tensor:
         return torch.stack(
@@ -244,8 +260,9 @@ class Posterior(nn.Module, Generic[P]):
     def _channels_last(self, inputs: Inputs) -> Tensor | None:
         """Images with their channels innermost in memory; None where that is of no use.
 
-        On a CPU convolutions and pooling take half the time so. What they compute is the same, and
-        layers hand the layout on from one to the next.
+        On a CPU convolutions and pooling take half the time so, and layers hand the layout on from
+        one to the next. Tensors hold the same numbers in either; only code that reads strides
+        itself could tell.
         """
         if not isinstance(inputs, Tensor) or inputs.dim() < 4 or inputs.device.type != "cpu":
             return None
@@ -259,7 +276,7 @@ class Posterior(nn.Module, Generic[P]):
         return moved.as_strided(inputs.shape, strides)
 
     def _aligned(self, draw: Params) -> Params:
-        """Copies of weights that begin within 16 bytes; of nothing else.
+        """Copies of weights that do not begin at a multiple of 16 bytes; of nothing else.
 
         Draws are views into larger tensors. Some CUDA kernels, those of fused transformer layers
         among them, read 16 bytes at once and fail on such a view without asking. A network's

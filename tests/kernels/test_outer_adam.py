@@ -7,7 +7,7 @@ import torch
 
 import bbh
 from bbh.gradients import clip_, collect_factors, factors_of, outer_linear, total_norm
-from bbh.kernels.outer_adam import AdamSettings, outer_adam_plain_
+from bbh.kernels.outer_adam import AdamSettings, outer_adam_plain_, rounded_at_random
 from bbh.optimizers import FactoredAdam, make_adam
 from kernels.interpreter import run_interpreted
 from scenarios import mlp
@@ -95,6 +95,14 @@ def check_rounding(mean_error, largest_error):
 
 def test_half_the_moments_are_right_on_average():
     check_rounding(*rounding(outer_adam_plain_))
+
+
+def test_what_is_no_number_stays_none():
+    values = torch.tensor([torch.nan, torch.inf, 1.0])
+    values[0] = torch.tensor([0x7FFFFFFF], dtype=torch.int32).view(torch.float32)[0]
+    for _ in range(20):
+        rounded = rounded_at_random(values)
+        assert rounded.isnan().tolist() == [True, False, False]
 
 
 def test_half_the_moments_in_the_kernel():

@@ -85,6 +85,17 @@ def test_toy_functions_are_compared_on_the_grid(tmp_path):
     assert found["tensor"] == "0.weight"
 
 
+def test_a_finished_run_cannot_give_what_it_did_not_keep(tmp_path):
+    assert runner.invoke(app, [*BBB, "--out", str(tmp_path)]).exit_code == 0
+    for flag, problem in (
+        ("--keep-posterior", "kept no posterior"),
+        ("--inspect", "not inspected"),
+    ):
+        result = runner.invoke(app, [*BBB, "--resume", flag, "--out", str(tmp_path)])
+        assert result.exit_code != 0
+        assert problem in str(result.exception)
+
+
 def test_jobs_are_asked_for_the_same(tmp_path):
     arguments = [*BBB, "--seed", "0", "--seed", "1", "--jobs", "2", "--keep-posterior"]
     result = runner.invoke(app, [*arguments, "--out", str(tmp_path)])
@@ -167,5 +178,9 @@ def test_table_of_inspections(tmp_path):
     assert table.splitlines()[0] == "|  | Bayes by Hypernet |"
     found = [line.split("|")[2].strip() for line in table.splitlines()[2:]]
     assert found == ["44%", "-0.85", "97%", "2.1", "9,434", "10.2%"]
+    # Regression has no classes to differ in.
+    (folder / "inspection.json").write_text(json.dumps(content | {"diversity": None}))
+    table = inspection_table(tmp_path, "digits", "corrected", "bbh")
+    assert table.splitlines()[-1] == "| two draws predict other classes |  |"
     # A row that was not looked at: no half a table.
     assert inspection_table(tmp_path, "digits", "corrected", "mnf", "bbh") == ""

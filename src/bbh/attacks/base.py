@@ -67,7 +67,7 @@ class Attack(ABC):
         norm: Measures the perturbation.
         bounds: Range of valid inputs, in the units of ``epsilon``; None for inputs without one.
         num_samples: Weight draws S, none of which the evaluation sees. A distribution with fewer
-            different ones (MAP, an ensemble) uses each once.
+            different ones (MAP, an ensemble) uses each once, and so does the evaluation.
         preprocess: A differentiable function from the attacked inputs to what the network takes,
             where that is done outside of the network, such as
             ``lambda images: (images - mean) / std``.

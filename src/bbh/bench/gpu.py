@@ -33,6 +33,7 @@ from bbh.bench.scaling import AXES
 from bbh.bench.settings import Settings
 from bbh.bench.timing import Task, Timed, Timing, interleaved, peak_memory
 from bbh.generators.hypernetwork import Hypernetwork
+from bbh.graphs import fastest_convolutions
 from bbh.likelihoods import Categorical
 from bbh.noise import GaussianNoise
 from bbh.posterior import Posterior
@@ -114,7 +115,7 @@ def bench_gpu(
     writer = Writer(STUDY, settings, device)
     headline: dict[str, float] = {}
     failures: dict[str, str] = {}
-    with console.status("starting") as status:
+    with console.status("starting") as status, fastest_convolutions():
 
         def tell(text: str) -> None:
             status.update(text)

@@ -24,7 +24,7 @@ class EffectiveDimension:
     Attributes:
         of_sample: That of the sample covariance: S − 1 at most, however many there are in truth.
         estimate: Without that limit, by unbiased estimates of both traces; with 256 draws good to
-            a few per cent.
+            some per cent, less for heavy tails.
         independent: What the same spreads would give if no two weights were correlated.
         tensors: The estimate for each tensor alone.
         noise: The estimate for tensors that share their noise, generated ones only.
@@ -82,7 +82,9 @@ class EffectiveDimension:
 def _independent(moments: Moments) -> float | None:
     if moments.number < 4 or not moments.second.any():
         return None
-    return float(moments.std.square().sum().square() / moments.variance_squared.sum())
+    total, of_square = moments.std.square().sum().square(), moments.variance_squared.sum()
+    # An unbiased estimate of a square may be zero or below, by chance or by rounding.
+    return float(total / of_square) if of_square > 1e-12 * total else None
 
 
 def _gram(draws: Tensor) -> Float[Tensor, "S S"]:

@@ -60,7 +60,10 @@ class Bimodality:
 
     @property
     def share(self) -> float | None:
-        """Share of weights with p below 0.05; unimodal ones give at most 0.05."""
+        """Share of weights with p below 0.05; unimodal ones give at most 0.05 on average.
+
+        Weights that share their noise dip together: then it is all of them or none.
+        """
         return _mean(self.p_values < SIGNIFICANT)
 
     def numbers(self) -> dict[str, float | int | None]:
@@ -76,7 +79,7 @@ class Bimodality:
             return "modes: no weight varies"
         return (
             f"modes: {self.share:.0%} of {len(self.dips):,} weights dip too far for a single one "
-            f"(p < {SIGNIFICANT:g}; at most 5% by chance)"
+            f"(p < {SIGNIFICANT:g}; of unimodal ones 5% at most are expected)"
         )
 
 
@@ -100,15 +103,23 @@ class Kurtosis:
         return quantiles(self.excess)
 
     @property
+    def gaussian_mean(self) -> float:
+        """What a Gaussian's is on average at this number of draws: a sample has no far tails."""
+        return -6 / (self.num_samples + 1)
+
+    @property
     def gaussian_std(self) -> float:
-        """How far that of a Gaussian strays from 0 at this number of draws: √(24/S)."""
-        return (24 / self.num_samples) ** 0.5
+        """How far a Gaussian's strays from that: about √(24/S) for many draws."""
+        number = self.num_samples
+        variance = 24 * number * (number - 2) * (number - 3)
+        return (variance / ((number + 1) ** 2 * (number + 3) * (number + 5))) ** 0.5
 
     def numbers(self) -> dict[str, float | int | list[float] | None]:
         """For a record."""
         return {
             "weights": len(self.excess),
             "quantiles": None if self.quantiles is None else list(self.quantiles),
+            "gaussian_mean": self.gaussian_mean,
             "gaussian_std": self.gaussian_std,
         }
 
@@ -118,7 +129,7 @@ class Kurtosis:
         low, middle, high = self.quantiles
         return (
             f"excess kurtosis: median {middle:.2f}, nine of ten weights in {low:.2f} … {high:.2f} "
-            f"(Gaussians: 0 ± {self.gaussian_std:.2f})"
+            f"(Gaussians: {self.gaussian_mean:.2f} ± {self.gaussian_std:.2f})"
         )
 
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from bbh.params import Shapes
 from bbh.posterior import Posterior
-from bbh.weights import DropoutMasks, Implicit, Product, WeightDistribution
+from bbh.weights import DropoutMasks, Implicit, Particles, Product, WeightDistribution
 
 
 class PointEstimateError(ValueError):
@@ -30,7 +30,8 @@ def random_shapes(weights: WeightDistribution) -> Shapes:
     for part in parts(weights):
         if isinstance(part, DropoutMasks):
             shapes |= {name: part.shapes[name] for name in part.input_axes}
-        elif part.num_distinct != 1:
+        # Networks with dropout of their own never repeat themselves; their weights do.
+        elif not (isinstance(part, Particles) and part.samples_per_step == 1):
             shapes |= part.shapes
     if not shapes:
         raise PointEstimateError(

@@ -105,4 +105,6 @@ def rounded_at_random(values: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"
     noise = torch.randint(2**16, values.shape, dtype=torch.int32, device=values.device)
     # A bfloat16 is the upper half of a float32: noise below carries into it as often as it should.
     bits = values.float().view(torch.int32) + noise
-    return (bits & -(2**16)).view(torch.float32).bfloat16()
+    rounded = (bits & -(2**16)).view(torch.float32)
+    # What is no number stays none: noise might carry it into the sign.
+    return torch.where(values == values, rounded, values).bfloat16()

@@ -19,7 +19,8 @@ _TILE = 2048
 def _rounded(value, noise):
     """Up or down to the upper 16 bits of a float32, a bfloat16; the mean is right."""
     bits = (value.to(tl.uint32, bitcast=True) + noise) & 0xFFFF0000
-    return bits.to(tl.float32, bitcast=True).to(tl.bfloat16)
+    # What is no number stays none: noise might carry it into the sign.
+    return tl.where(value == value, bits.to(tl.float32, bitcast=True), value).to(tl.bfloat16)
 
 
 @triton.jit

@@ -1,7 +1,9 @@
 """What the authors' code does and their paper does not say, for the ``legacy`` presets.
 
-Two differences remain. Members of an ensemble share their batches here, where theirs draw batches
-of their own; and a flow's multipliers are drawn once per weight draw, not once per example.
+Differences that remain. Members of an ensemble share their batches here, where theirs draw batches
+of their own; a flow's multipliers are drawn once per weight draw, not once per example. On CIFAR5
+perturbations are in pixels, where theirs are in each image's own standard deviations, and batches
+whose statistics enter a prediction are as large as memory allows, where theirs have 1,000 images.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -14,6 +14,7 @@ from bbh.studies.config import Config, ConfigError, differences
 from bbh.studies.estimates import steps_per_epoch
 from bbh.studies.images import attacks
 from bbh.studies.images import study as images
+from bbh.studies.inspection import INSPECTION_NAME, POSTERIOR_NAME
 from bbh.studies.presets import preset_config, preset_configs, preset_names
 from bbh.studies.record import FILE_NAME, Record
 from bbh.studies.run import Run
@@ -148,6 +149,7 @@ def check_before(runs: Sequence[Run], device: str, resume: bool) -> None:
     if resume:
         for run in runs:
             _check_same_settings(run)
+            _check_nothing_missing(run)
 
 
 def _trainer(study: str, data: Path | None) -> Callable[..., Record]:
@@ -190,4 +192,22 @@ def _check_same_settings(run: Run) -> None:
         raise ConfigError(
             f"{path} is of a run with {name}={before}, not {now}. Choose another --out, or leave "
             "out --resume to replace it."
+        )
+
+
+def _check_nothing_missing(run: Run) -> None:
+    """A finished run is not trained again for what it did not leave behind."""
+    if not (run.folder / FILE_NAME).exists():
+        return
+    kept, looked_at = run.folder / POSTERIOR_NAME, run.folder / INSPECTION_NAME
+    if run.keep_posterior and not kept.exists():
+        raise ConfigError(
+            f"{run.folder} is finished and kept no posterior: leave out --resume to train it again."
+        )
+    # Points and networks' own dropout leave nothing to look at.
+    random = run.config.method in ("ensemble", "bbb", "mnf", "bbh")
+    if run.inspect and random and not looked_at.exists():
+        raise ConfigError(
+            f"{run.folder} is finished and was not inspected: leave out --resume to train it "
+            "again, or use `bbh inspect` if it kept its posterior."
         )

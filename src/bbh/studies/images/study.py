@@ -22,7 +22,7 @@ from bbh.studies.record import Record
 from bbh.studies.run import Run
 from bbh.studies.training import Trained, train
 
-# Enough for means and variances: each draw's are taken over as many images as the test set has.
+# Enough for means and variances.
 _STATISTICS_BATCHES = 50
 
 

@@ -2,7 +2,6 @@
 
 import json
 from functools import reduce
-from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +34,11 @@ def inspection_table(results: Path, study: str, preset: str, *variants: str) -> 
     contents = [json.loads((folder / FILE_NAME).read_text()) for folder in folders]
     lines = [["", *map(row_title, variants)], ["---", *["---:"] * len(variants)]]
     for title, (keys, words) in _NUMBERS.items():
-        values: list[Any] = [reduce(getitem, keys, content) for content in contents]
-        lines.append([title, *(words.format(value) for value in values)])
+        values = [_at(content, keys) for content in contents]
+        lines.append([title, *("" if one is None else words.format(one) for one in values)])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def _at(content: Any, keys: tuple[str | int, ...]) -> float | None:
+    """The number there; None where a posterior has none, as regression has no classes."""
+    return reduce(lambda part, key: None if part is None else part[key], keys, content)
