@@ -47,8 +47,7 @@ def refresh_batch_norm(
     posterior.eval()
     posterior.execution = Loop()
     try:
-        distinct = posterior.weights.num_distinct
-        total = num_samples if distinct is None else min(num_samples, distinct)
+        total = posterior.weights.num_useful(num_samples)
         samples = posterior.sample(total) | _blank_statistics(posterior, layers, total)
         for layer in layers.values():
             layer.train()

@@ -35,9 +35,8 @@ class Draws:
             return
         if num_samples < 1:
             raise ValueError(f"num_samples={num_samples}: draw at least one.")
-        distinct = posterior.weights.num_distinct
-        self.total = num_samples if distinct is None else min(num_samples, distinct)
-        if distinct is not None:
+        self.total = posterior.weights.num_useful(num_samples)
+        if posterior.weights.num_distinct is not None:
             # Explicit members are in memory already; drawing them apart could repeat some.
             self._kept = [posterior.sample(self.total)]
             return

@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import json
 import math
 
 import pytest
@@ -191,8 +192,12 @@ class TestRun:
 
         monkeypatch.setattr(attacks, "robustness", watched)
         settings = (*TINY, "normalisation=batch")
-        run_tiny(data, tmp_path, "cifar5-attacks", "--method", "bbh", settings=settings)
+        options = ("--method", "bbh", "--inspect")
+        run_tiny(data, tmp_path, "cifar5-attacks", *options, settings=settings)
         assert given == [(4, 4), (4, 3), (4, 4)]  # FGSM, PGD, the paper's
+        # Functions are compared with these statistics too, so the draws are those that predict.
+        (looked_at,) = tmp_path.rglob("inspection.json")
+        assert json.loads(looked_at.read_text())["draws"] == 4
 
 
 def test_the_same_rows_as_the_attacked_studies():

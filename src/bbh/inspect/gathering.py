@@ -94,7 +94,7 @@ def _pieces(
     per_draw = 4 * num_weights  # side by side, besides the draws themselves
     if samples is None and posterior.weights.num_distinct is not None:
         # Explicit members are in memory already; drawing them apart could repeat some.
-        samples = posterior.sample(min(num_samples, posterior.weights.num_distinct))
+        samples = posterior.sample(posterior.weights.num_useful(num_samples))
     if samples is not None:
         at_once = max(1, limit // per_draw)
         for first in range(0, num_draws(samples), at_once):

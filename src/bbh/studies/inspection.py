@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import bbh
 from bbh.inspect.selection import PointEstimateError
+from bbh.params import Params
 from bbh.studies.config import Config, ConfigError
 from bbh.studies.record import FILE_NAME, Record
 from bbh.studies.run import Run
@@ -25,10 +26,18 @@ INSPECTION_NAME = "inspection"
 _NUM_INPUTS = 1000
 
 
-def leave_behind(run: Run, posterior: bbh.Posterior[Any], inputs: Tensor) -> None:
+def leave_behind(
+    run: Run, posterior: bbh.Posterior[Any], inputs: Tensor, samples: Params | None = None
+) -> None:
     """Keeps and inspects a fitted posterior as far as the run was asked to.
 
     What a run that is being replaced left there goes. No random number of the run changes.
+
+    Args:
+        run: What was asked.
+        posterior: What it fitted.
+        inputs: To compare functions on.
+        samples: Draws to look at, where they carry statistics of their own; None takes fresh ones.
     """
     kept, inspection = run.folder / POSTERIOR_NAME, run.folder / INSPECTION_NAME
     kept.unlink(missing_ok=True)
@@ -39,7 +48,7 @@ def leave_behind(run: Run, posterior: bbh.Posterior[Any], inputs: Tensor) -> Non
     # A point has nothing to look at: in a comparison of methods that is no error.
     with torch.random.fork_rng(devices), suppress(PointEstimateError):
         if run.inspect:
-            bbh.inspect.look(posterior, inputs[:_NUM_INPUTS]).save(inspection)
+            bbh.inspect.look(posterior, inputs[:_NUM_INPUTS], samples=samples).save(inspection)
 
 
 def open_posterior(

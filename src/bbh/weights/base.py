@@ -34,6 +34,10 @@ class WeightDistribution(nn.Module, ABC):
         gives every example of the batch its own draw where the layer allows.
         """
 
+    def num_useful(self, num_samples: int) -> int:
+        """How many of so many draws are worth taking: of K members at most K."""
+        return num_samples if self.num_distinct is None else min(num_samples, self.num_distinct)
+
     @abstractmethod
     def cost(self, samples: Params, prior: Prior) -> Cost:
         """What these draws cost, in nats."""

@@ -55,7 +55,8 @@ def run_once(
         trained = train_on(data, run, device=device, resume=resume, progress=progress)
         kept = Kept(trained.posterior, trained.history.to_dicts())
     posterior = kept.posterior.to(Fabric(accelerator=device, devices=1).device)
-    leave_behind(run, posterior, data.test_images)
+    draws = draws_with_statistics(posterior, run.config, data, run.config.prediction_samples)
+    leave_behind(run, posterior, data.test_images, draws)
     # From here on the same numbers, whether the posterior was trained just now or kept.
     torch.manual_seed(run.seed)
     begun = time.monotonic()
@@ -142,6 +143,5 @@ def _memory_limit(device: torch.device) -> int:
 
 def _draws(posterior: bbh.Posterior[Any], number: int) -> Params:
     """Weight draws to predict with; each member once where there are only so many."""
-    distinct = posterior.weights.num_distinct
     with evaluation_mode(posterior), torch.no_grad():
-        return posterior.sample(number if distinct is None else min(number, distinct))
+        return posterior.sample(posterior.weights.num_useful(number))

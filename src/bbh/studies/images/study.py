@@ -73,9 +73,9 @@ def run_once(
     """
     data = on_split(data, run.config)
     trained = train_on(data, run, device=device, resume=resume, progress=progress)
-    leave_behind(run, trained.posterior, data.test_images)
     posterior, number = trained.posterior, run.config.prediction_samples
     draws = draws_with_statistics(posterior, run.config, data, number)
+    leave_behind(run, posterior, data.test_images, draws)
     inside: ClassPredictive = bbh.predict(posterior, data.test_images, number, samples=draws)
     outside: ClassPredictive = bbh.predict(posterior, data.outlier_images, number, samples=draws)
     record = Record.of(
