@@ -1,8 +1,8 @@
 """`bbh run …-attacks`: on kept posteriors and fresh ones, its numbers, and what the report says."""
 
 import dataclasses
-import logging
 import json
+import logging
 import math
 
 import pytest
