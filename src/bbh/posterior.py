@@ -260,8 +260,8 @@ class Posterior(nn.Module, Generic[P]):
     def _channels_last(self, inputs: Inputs) -> Tensor | None:
         """Images with their channels innermost in memory; None where that is of no use.
 
-        On a CPU convolutions and pooling take half the time so, and layers hand the layout on from
-        one to the next. Tensors hold the same numbers in either; only code that reads strides
+        On a CPU convolutions and pooling are faster so, and layers hand the layout on from one to
+        the next. Tensors hold the same numbers in either; only code that reads strides
         itself could tell.
         """
         if not isinstance(inputs, Tensor) or inputs.dim() < 4 or inputs.device.type != "cpu":

@@ -180,7 +180,7 @@ def _spread_of_tensors(axes: "Axes", spread: Spread, shown: list[str]) -> None:
     axes.set_yticks(range(len(shown)), shown, fontsize=8)
     axes.set_ylim(len(shown) - 0.5, -0.5)  # the first layer on top
     axes.set_xlim(left=smallest / 2)
-    axes.set(xlabel="in fan-in scales: median, and nine of ten", title="by tensor")
+    axes.set_xlabel("in fan-in scales: median, and nine of ten")
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.06), ncols=2, borderaxespad=0)
     axes.set_title("by tensor", pad=4)
 

@@ -71,7 +71,7 @@ class Bimodality:
         return {
             "weights": len(self.dips),
             "share_below_0.05": self.share,
-            "median_dip": _mean(self.dips.median()) if len(self.dips) else None,
+            "median_dip": float(self.dips.median()) if len(self.dips) else None,
         }
 
     def __str__(self) -> str:

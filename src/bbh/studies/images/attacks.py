@@ -55,7 +55,8 @@ def run_once(
         trained = train_on(data, run, device=device, resume=resume, progress=progress)
         kept = Kept(trained.posterior, trained.history.to_dicts())
     posterior = kept.posterior.to(Fabric(accelerator=device, devices=1).device)
-    draws = draws_with_statistics(posterior, run.config, data, run.config.prediction_samples)
+    number = run.config.prediction_samples
+    draws = draws_with_statistics(posterior, run.config, data, number) if run.inspect else None
     leave_behind(run, posterior, data.test_images, draws)
     # From here on the same numbers, whether the posterior was trained just now or kept.
     torch.manual_seed(run.seed)
