@@ -160,7 +160,17 @@ def test_skinny_kernels():
         assert error < 1e-5
 
 
+@pytest.fixture
+def full_precision():
+    """Convolutions in float32: the TF32 they have by default is too coarse to compare with a CPU."""
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    yield
+    torch.backends.cudnn.allow_tf32 = before
+
+
 @over_methods
+@pytest.mark.usefixtures("full_precision")
 def test_attacks_are_those_of_the_cpu_and_stay_within_memory(method):
     posterior = method(LeNet(), bbh.likelihoods.Categorical()).eval()
     inputs, targets = torch.rand(1000, 1, 28, 28), torch.randint(10, (1000,))
@@ -182,6 +192,7 @@ def test_attacks_are_those_of_the_cpu_and_stay_within_memory(method):
 
 
 @over_methods
+@pytest.mark.usefixtures("full_precision")
 def test_looking_on_the_gpu_sees_what_the_cpu_sees(method):
     posterior = method(SmallLeNet(), bbh.likelihoods.Categorical())
     if posterior.weights.num_distinct == 1:
@@ -193,6 +204,5 @@ def test_looking_on_the_gpu_sees_what_the_cpu_sees(method):
     assert on_gpu.dimension.estimate == pytest.approx(on_cpu.dimension.estimate, rel=1e-6)
     torch.testing.assert_close(on_gpu.correlation.matrix, on_cpu.correlation.matrix, equal_nan=True)
     torch.testing.assert_close(on_gpu.kurtosis.excess, on_cpu.kurtosis.excess)
-    # TF32 in convolutions.
-    assert on_gpu.diversity.kl == pytest.approx(on_cpu.diversity.kl, rel=0.05)
+    assert on_gpu.diversity.kl == pytest.approx(on_cpu.diversity.kl, rel=1e-3)
     assert bbh.inspect.look(posterior, images, num_samples=40).marginals.draws.device.type == "cpu"
