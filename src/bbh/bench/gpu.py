@@ -146,13 +146,14 @@ def bench_gpu(
             times = ratio(rows, name, find(rows, "map"), "step")
             if times is not None:
                 headline[measure.format(network.name)] = times
+        for name, why in failures.items():
+            console.print(f"[yellow]{name}[/yellow]: {why}", highlight=False, soft_wrap=True)
+        # Before what takes longest: a run cut short has its headline.
+        writer.write(HEADLINE, HEADLINE, "all", headline, not_measured=failures)
+        console.print(headline_table(STUDY, headline))
         if settings.scaling:
             rows = follow(settings, device, dict(extent.axes), writer, tell)
             console.print(rows_table(SCALING_TITLE, rows, by_method=False))
-    for name, why in failures.items():
-        console.print(f"[yellow]{name}[/yellow]: {why}", highlight=False, soft_wrap=True)
-    writer.write(HEADLINE, HEADLINE, "all", headline, not_measured=failures)
-    console.print(headline_table(STUDY, headline))
     return headline
 
 
