@@ -38,28 +38,29 @@ MNIST_LEGACY = {
     "bbh": replace(MNIST_PAPER["bbh"], optimizer="rmsprop_tf"),
 }
 # Priors for all, learning rates that decay, all draws in the likelihood, an unbiased divergence.
+_CORRECTED = Config(epochs=60, batch_size=200, cosine_decay=True)
 MNIST_CORRECTED = {
-    method: replace(config, epochs=60, batch_size=200, cosine_decay=True)
-    for method, config in {
-        "map": Config("map"),
-        "ensemble": Config("ensemble"),
-        "bbb": Config("bbb"),
-        "dropout": Config("dropout"),
-        "mnf": Config("mnf", anneal_start=3, anneal_end=12),
-        # Chosen on the validation split: narrow trunks and a high rate that decays reach the
-        # prior where the data say nothing; wide ones at the paper's rate do not in this time.
-        "bbh": Config(
-            "bbh",
-            learning_rate=3e-3,
-            anneal_start=3,
-            anneal_end=18,
-            num_samples=5,
-            divergence="entropy",
-            hidden=(16, 32, 64),
-            spread=0.3,
-            noise_dim=8,
-        ),
-    }.items()
+    "map": replace(_CORRECTED, method="map"),
+    "ensemble": replace(_CORRECTED, method="ensemble"),
+    "bbb": replace(_CORRECTED, method="bbb"),
+    "dropout": replace(_CORRECTED, method="dropout"),
+    "mnf": replace(_CORRECTED, method="mnf", anneal_start=3, anneal_end=12),
+    # Chosen on the validation split: narrow trunks and a high rate that decays reach the prior
+    # where the data say nothing; wide ones at the paper's rate do not in this time. Twice the
+    # steps of the others: it is the only one that larger batches leave unfinished.
+    "bbh": replace(
+        _CORRECTED,
+        method="bbh",
+        batch_size=100,
+        learning_rate=3e-3,
+        anneal_start=3,
+        anneal_end=18,
+        num_samples=5,
+        divergence="entropy",
+        hidden=(16, 32, 64),
+        spread=0.3,
+        noise_dim=4,
+    ),
 }
 # Small and quick: the demonstration.
 DIGITS = {
