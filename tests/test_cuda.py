@@ -84,6 +84,30 @@ def test_graphs_train_as_single_kernels_do(method, make):
     torch.testing.assert_close(totals[0], totals[1], rtol=2e-2, atol=2e-2)
 
 
+@over_methods
+@pytest.mark.parametrize("per_draw", [False, True], ids=["same inputs", "inputs per draw"])
+def test_draws_side_by_side_train_as_one_after_the_other(method, per_draw):
+    network = torch.nn.Sequential(
+        torch.nn.Conv2d(1, 8, 3),
+        torch.nn.GroupNorm(4, 8),
+        torch.nn.Flatten(),
+        torch.nn.Linear(128, 3),
+    )
+    inputs = torch.randn(40, 1, 6, 6)
+    loader = DataLoader(TensorDataset(inputs, torch.arange(40) % 3), batch_size=4)
+    posterior = method(network, bbh.likelihoods.Categorical())
+    if per_draw:
+        posterior.adversarial = bbh.posterior.AdversarialTraining(0.01)
+    others = [copy.deepcopy(posterior) for _ in range(2)]
+    totals = []
+    for one, execution in zip(others, (None, bbh.Loop()), strict=True):
+        one.execution = execution
+        torch.manual_seed(1)
+        totals.append([e.total for e in bbh.fit(one, loader, epochs=3, progress=False)])
+        assert not one.is_recorded
+    torch.testing.assert_close(*torch.tensor(totals), rtol=2e-2, atol=2e-2)
+
+
 class Asking(torch.nn.Sequential):
     """A network that asks the device for a value, which cannot be recorded."""
 
@@ -162,7 +186,7 @@ def test_skinny_kernels():
 
 @pytest.fixture
 def full_precision():
-    """Convolutions in float32: the TF32 they have by default is too coarse to compare with a CPU."""
+    """Convolutions in float32: their usual TF32 is too coarse to compare with a CPU."""
     before = torch.backends.cudnn.allow_tf32
     torch.backends.cudnn.allow_tf32 = False
     yield
@@ -194,7 +218,7 @@ def test_attacks_are_those_of_the_cpu_and_stay_within_memory(method):
 @over_methods
 @pytest.mark.usefixtures("full_precision")
 def test_looking_on_the_gpu_sees_what_the_cpu_sees(method):
-    posterior = method(SmallLeNet(), bbh.likelihoods.Categorical())
+    posterior = method(SmallLeNet(), bbh.likelihoods.Categorical()).eval()
     if posterior.weights.num_distinct == 1:
         pytest.skip("a point has nothing to look at")
     images, samples = torch.randn(12, 1, 6, 6), posterior.sample(40)

@@ -47,6 +47,7 @@ class GraphStepper(Stepper):
         self._recorded_numbers: list[Any] = []
         self._refused = False
         self._since_look = 0
+        self.posterior.is_recorded = True
 
     def step(self, batch: Any, beta: float) -> dict[str, float] | None:
         """One step; its terms every so many steps, else None."""
@@ -83,8 +84,9 @@ class GraphStepper(Stepper):
         return super().means()
 
     def close(self) -> None:
-        """Frees the recorded steps, and leaves the optimizer without their marks."""
+        """Frees the recorded steps, and leaves optimizer and posterior without their marks."""
         self._recorded.clear()
+        self.posterior.is_recorded = False
         self.optimizer.zero_grad(set_to_none=True)
         if self._state is not None:
             del self.optimizer.optimizer.found_inf
@@ -108,6 +110,7 @@ class GraphStepper(Stepper):
 
     def _refuse(self, reason: object) -> None:
         self._refused = True
+        self.posterior.is_recorded = False
         logger.info("training without CUDA graphs: %s", reason)
 
     def _record(self, batch: Batch) -> tuple[list[Tensor], Replay]:

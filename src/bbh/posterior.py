@@ -21,7 +21,7 @@ from bbh.likelihoods import Likelihood, P
 from bbh.params import Params, TensorTable, num_draws, size, trainable_parameters
 from bbh.priors import Prior
 from bbh.weights.base import WeightDistribution
-from bbh.weights.per_example import PerExampleWeight, take
+from bbh.weights.per_example import PerExampleWeight, one_by_one
 
 Forward = Callable[[nn.Module, Inputs], Tensor]
 logger = logging.getLogger("bbh")
@@ -30,6 +30,14 @@ logger = logging.getLogger("bbh")
 @dataclass(frozen=True)
 class Loop:
     """One weight draw after the other: works for every network."""
+
+
+@dataclass(frozen=True)
+class Streams(Loop):
+    """A loop whose draws run side by side on the device, where a CUDA graph is being recorded.
+
+    Chosen by itself only: draws that write to the same buffers would get into each other's way.
+    """
 
 
 @dataclass(frozen=True)
@@ -126,6 +134,8 @@ class Posterior(nn.Module, Generic[P]):
         # Hidden from nn.Module: a template has no values to move, count or save.
         self.__dict__["_call"] = _Call(_template(network), forward or call_network)
         self._vmap_refused = False
+        # Whether training steps are recorded as CUDA graphs, which tells what is fastest.
+        self.is_recorded = False
         # Not known before it has been tried.
         self._fits_channels_last: bool | None = None
         # What was put into eval() by hand (a frozen feature extractor, say) stays in it.
@@ -170,6 +180,8 @@ class Posterior(nn.Module, Generic[P]):
         if missing := self.weights.shapes.keys() - samples.keys():
             raise ValueError(f"the weight samples lack {sorted(missing)}.")
         execution = self.execution or self._choose_execution(samples)
+        if isinstance(execution, Streams) and torch.cuda.is_current_stream_capturing():
+            return self._side_by_side(inputs, samples, inputs_per_draw)
         if isinstance(execution, Loop):
             return self._loop(inputs, samples, inputs_per_draw)
         if any(isinstance(value, PerExampleWeight) for value in samples.values()):
@@ -249,13 +261,29 @@ class Posterior(nn.Module, Generic[P]):
     def _one_by_one(self, inputs: Inputs, samples: Params, inputs_per_draw: bool) -> Tensor:
         return torch.stack(
             [
-                self._one(
-                    inputs[index] if inputs_per_draw else inputs,
-                    self._aligned(take(samples, index)),
-                )
-                for index in range(num_draws(samples))
+                self._one(inputs[index] if inputs_per_draw else inputs, self._aligned(draw))
+                for index, draw in enumerate(one_by_one(samples))
             ]
         )
+
+    def _side_by_side(self, inputs: Inputs, samples: Params, inputs_per_draw: bool) -> Tensor:
+        here = torch.cuda.current_stream()
+        outputs: list[Tensor] = []
+        streams: list[torch.cuda.Stream] = []
+        for index, draw in enumerate(one_by_one(samples)):
+            own, draw = inputs[index] if inputs_per_draw else inputs, self._aligned(draw)
+            stream = torch.cuda.Stream()
+            stream.wait_stream(here)
+            for value in (own, *draw.values()):
+                if isinstance(value, Tensor):
+                    value.record_stream(stream)  # freed no earlier than this draw is done with it
+            with torch.cuda.stream(stream):
+                outputs.append(self._one(own, draw))
+            streams.append(stream)
+        for stream, output in zip(streams, outputs, strict=True):
+            here.wait_stream(stream)
+            output.record_stream(here)
+        return torch.stack(outputs)
 
     def _channels_last(self, inputs: Inputs) -> Tensor | None:
         """Images with their channels innermost in memory; None where that is of no use.
@@ -316,7 +344,8 @@ class Posterior(nn.Module, Generic[P]):
         """Loop unless vmap is known to work and to pay.
 
         On a CPU vmap over convolution kernels is slower than a loop and over small matrices it is
-        faster; on a GPU batched kernels win.
+        faster. On a GPU batched kernels win, but for deep networks with norms in a recorded step:
+        batched norms are slow, and kernels of a graph cost nothing to launch.
         """
         one_draw = num_draws(samples) == 1
         per_example = any(isinstance(value, PerExampleWeight) for value in samples.values())
@@ -330,6 +359,10 @@ class Posterior(nn.Module, Generic[P]):
         on_cpu = next(iter(samples.values())).device.type == "cpu"
         if on_cpu and any(isinstance(module, _CONVOLUTIONS) for module in modules):
             return Loop()
+        writes = next(self.network.buffers(), None) is not None
+        recorded = self.is_recorded and self.training
+        if recorded and not writes and any(isinstance(module, _NORMS) for module in modules):
+            return Streams()
         return Vmap()
 
 
@@ -352,6 +385,7 @@ _REFUSE_VMAP = (
 )
 # Running statistics are updated in place; dropout is left to the loop so that both agree.
 _REFUSE_IN_TRAINING = (_BatchNorm, nn.modules.dropout._DropoutNd)  # pyright: ignore[reportPrivateUsage]
+_NORMS = (nn.GroupNorm, nn.LayerNorm, nn.modules.instancenorm._InstanceNorm)  # pyright: ignore[reportPrivateUsage]
 _CONVOLUTIONS = (nn.modules.conv._ConvNd,)  # pyright: ignore[reportPrivateUsage]
 
 
