@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import bbh
 from bbh.batches import cut
+from bbh.posterior import Streams
 from scenarios import (
     BatchNormNet,
     LSTMNet,
@@ -223,3 +224,31 @@ def test_cut_keeps_the_structure():
     inputs = {"a": torch.arange(6), "b": (torch.arange(6), [torch.arange(6)])}
     part = cut(inputs, 2, 4)
     assert part["a"].tolist() == part["b"][0].tolist() == part["b"][1][0].tolist() == [2, 3]
+
+
+class Counting(torch.nn.Module):
+    """Counts its calls, which draws that run side by side could not."""
+
+    def __init__(self, writes: bool):
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GroupNorm(2, 8))
+        self.register_buffer("calls", torch.zeros(()))
+        self.writes = writes
+
+    def forward(self, inputs):
+        if self.writes:
+            self.calls += 1
+        return self.layers(inputs)
+
+
+@pytest.mark.parametrize("writes", [False, True])
+def test_recorded_steps_fork_unless_draws_write_to_buffers(writes):
+    posterior = bbh.methods.deep_ensemble(Counting(writes), bbh.likelihoods.Categorical())
+    inputs, samples = torch.randn(5, 4), posterior.sample(5)
+    posterior.is_recorded = True
+    assert isinstance(posterior._choose_execution(samples), Streams)
+    outputs = posterior(inputs, samples)
+    assert isinstance(posterior._choose_execution(samples), Streams) != writes
+    assert not isinstance(posterior.eval()._choose_execution(samples), Streams)
+    posterior.execution = bbh.Loop()
+    torch.testing.assert_close(outputs, posterior(inputs, samples))

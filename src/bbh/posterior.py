@@ -36,7 +36,8 @@ class Loop:
 class Streams(Loop):
     """A loop whose draws run side by side on the device, where a CUDA graph is being recorded.
 
-    Chosen by itself only: draws that write to the same buffers would get into each other's way.
+    Never asked for: draws that write to the same buffers would get into each other's way, so passes
+    before the recorded one look whether they do.
     """
 
 
@@ -136,6 +137,8 @@ class Posterior(nn.Module, Generic[P]):
         self._vmap_refused = False
         # Whether training steps are recorded as CUDA graphs, which tells what is fastest.
         self.is_recorded = False
+        # Whether a pass has been seen to change the network's buffers.
+        self._writes_buffers = False
         # Not known before it has been tried.
         self._fits_channels_last: bool | None = None
         # What was put into eval() by hand (a frozen feature extractor, say) stays in it.
@@ -180,8 +183,8 @@ class Posterior(nn.Module, Generic[P]):
         if missing := self.weights.shapes.keys() - samples.keys():
             raise ValueError(f"the weight samples lack {sorted(missing)}.")
         execution = self.execution or self._choose_execution(samples)
-        if isinstance(execution, Streams) and torch.cuda.is_current_stream_capturing():
-            return self._side_by_side(inputs, samples, inputs_per_draw)
+        if isinstance(execution, Streams):
+            return self._in_streams(inputs, samples, inputs_per_draw)
         if isinstance(execution, Loop):
             return self._loop(inputs, samples, inputs_per_draw)
         if any(isinstance(value, PerExampleWeight) for value in samples.values()):
@@ -265,6 +268,14 @@ class Posterior(nn.Module, Generic[P]):
                 for index, draw in enumerate(one_by_one(samples))
             ]
         )
+
+    def _in_streams(self, inputs: Inputs, samples: Params, inputs_per_draw: bool) -> Tensor:
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            return self._side_by_side(inputs, samples, inputs_per_draw)
+        versions = [value._version for value in self.statistics()]
+        outputs = self._loop(inputs, samples, inputs_per_draw)
+        self._writes_buffers = versions != [value._version for value in self.statistics()]
+        return outputs
 
     def _side_by_side(self, inputs: Inputs, samples: Params, inputs_per_draw: bool) -> Tensor:
         here = torch.cuda.current_stream()
@@ -359,9 +370,9 @@ class Posterior(nn.Module, Generic[P]):
         on_cpu = next(iter(samples.values())).device.type == "cpu"
         if on_cpu and any(isinstance(module, _CONVOLUTIONS) for module in modules):
             return Loop()
-        writes = next(self.network.buffers(), None) is not None
-        recorded = self.is_recorded and self.training
-        if recorded and not writes and any(isinstance(module, _NORMS) for module in modules):
+        # Steps before the recorded one have shown whether draws write to the same buffers.
+        alone = self.is_recorded and self.training and not self._writes_buffers
+        if alone and any(isinstance(module, _NORMS) for module in modules):
             return Streams()
         return Vmap()
 
