@@ -22,6 +22,7 @@ def main() -> None:
     mpl.rcParams.update({"font.size": 11, "svg.hashsalt": "bbh", "svg.fonttype": "path"})
     ASSETS.mkdir(exist_ok=True)
     speed()
+    floor()
     idea()
 
 
@@ -72,6 +73,35 @@ def speed() -> None:
         axis.spines[["right", "top"]].set_visible(False)
     figure.tight_layout()
     figure.savefig(ASSETS / "speed.svg", metadata={"Date": None})
+
+
+def floor() -> None:
+    """A step of the largest generator on a GPU, over the time its bytes take at a copy's speed."""
+    folder = Path(__file__).parents[1] / "results" / "bench-gpu" / "floor"
+    names = {
+        "half": "half the bits for Adam's moments",
+        "fused": "no gradient in memory: what fit does",
+        "graph": "recorded and replayed",
+        "eager": "one kernel at a time",
+    }
+    records = {name: folder / name / FILE_NAME for name in names}
+    if not all(path.exists() for path in records.values()):
+        print(f"no speed-gpu.svg: there are no records in {folder}.")
+        return
+    rows = {name: Record.read(path).metrics for name, path in records.items()}
+    figure, axis = plt.subplots(figsize=(8, 2.6))
+    least = [row["step_ms"] / row["step_over_floor"] for row in rows.values()]
+    rest = [
+        row["step_ms"] - bytes_alone for row, bytes_alone in zip(rows.values(), least, strict=True)
+    ]
+    labels = list(names.values())
+    axis.barh(labels, least, color=ORANGE, height=0.7, label="its bytes at the speed of a copy")
+    axis.barh(labels, rest, left=least, color=BLUE, height=0.7, label="all else")
+    axis.set(title="LeNet's layer-wise generator on an H200", xlabel="ms per step; median")
+    axis.legend(frameon=False)
+    axis.spines[["right", "top"]].set_visible(False)
+    figure.tight_layout()
+    figure.savefig(ASSETS / "speed-gpu.svg", metadata={"Date": None})
 
 
 def _noise(axis: Axes) -> None:

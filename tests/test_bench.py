@@ -388,10 +388,22 @@ def test_tables_for_documents(settings):
     table = bench_table(writer.records, "bench-cpu", "side-by-side", "lenet").splitlines()
     assert table[0] == r"|  | step \[ms\] | parameters \[million\] |"
     assert table[2:] == [
-        "| **bbb** | 12.0 ± 1.5 | 0.86 |",
-        "| peer (other 2.0) | 12.0 ± 1.5 | 0.86 |",
+        "| **bbb** | 12.0 ± 1.5 | 0.862 |",
+        "| peer (other 2.0) | 12.0 ± 1.5 | 0.862 |",
     ]
     assert bench_table(writer.records, "bench-cpu", "headline").splitlines()[2:] == [
         "| `ratio` | 0.988 |"
     ]
     assert bench_table(writer.records, "bench-gpu", "headline") == ""
+
+
+def test_floor_table_goes_from_slow_to_fast_with_three_digits(settings):
+    writer = Writer("bench-gpu", settings, CPU)
+    for name, step in (("fused", 0.53217), ("eager", 1234.5), ("graph", 56.78)):
+        spread = {"step_ms": step, "step_ms_q1": 0.99 * step, "step_ms_q3": 1.01 * step}
+        writer.write("floor", name, "bbh", spread, problem="lenet")
+    assert bench_table(writer.records, "bench-gpu", "floor").splitlines()[2:] == [
+        "| eager | 1,234 ± 12 |",
+        "| graph | 56.8 ± 0.6 |",
+        "| fused | 0.532 ± 0.005 |",
+    ]

@@ -119,8 +119,8 @@ class FactoredAdam(Adam):
         state: dict[str, Tensor] = self.state[matrix]
         if not state:
             state["step"] = torch.zeros((), dtype=torch.float32, device=matrix.device)
-            state["exp_avg"] = torch.zeros_like(matrix)
-            state["exp_avg_sq"] = torch.zeros_like(matrix)
+            state["exp_avg"] = torch.zeros_like(matrix, dtype=self._moments)
+            state["exp_avg_sq"] = torch.zeros_like(matrix, dtype=self._moments)
         # Also of a checkpoint, which torch loads in the parameter's own type.
         for name in ("exp_avg", "exp_avg_sq"):
             if state[name].dtype != self._moments:

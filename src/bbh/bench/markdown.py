@@ -1,28 +1,29 @@
 """Tables of the benchmarks' records for documents."""
 
+import math
 from collections.abc import Sequence
 
 from bbh.studies.catalogue import ROW_TITLES, ordered
 from bbh.studies.record import Record
 
-# What each part's table shows: column titles with metric, scale and format. Times come with half
-# the distance between their quartiles.
+# What each part's table shows: column titles with metric and scale. Times come with half the
+# distance between their quartiles.
 _TIMES = {
-    "step [ms]": ("step_ms", 1.0, "{:,.1f}"),
-    "prediction [ms]": ("predict_ms", 1.0, "{:,.0f}"),
-    "parameters [million]": ("parameters", 1e-6, "{:.2f}"),
-    "memory of a step [MB]": ("training_bytes", 1e-6, "{:,.0f}"),
-    "memory of a prediction [MB]": ("predict_bytes", 1e-6, "{:,.0f}"),
+    "step [ms]": ("step_ms", 1.0),
+    "prediction [ms]": ("predict_ms", 1.0),
+    "parameters [million]": ("parameters", 1e-6),
+    "memory of a step [MB]": ("training_bytes", 1e-6),
+    "memory of a prediction [MB]": ("predict_bytes", 1e-6),
 }
 _COLUMNS = {
     "side-by-side": _TIMES,
     "scaling": _TIMES,
     "floor": {
-        "step [ms]": ("step_ms", 1.0, "{:.2f}"),
-        "bytes at least [GB]": ("floor_bytes", 1e-9, "{:.2f}"),
-        "those per second [TB/s]": ("tb_per_s", 1.0, "{:.2f}"),
-        "times the floor": ("step_over_floor", 1.0, "{:.2f}"),
-        "memory of a step [GB]": ("training_bytes", 1e-9, "{:.2f}"),
+        "step [ms]": ("step_ms", 1.0),
+        "bytes at least [GB]": ("floor_bytes", 1e-9),
+        "those per second [TB/s]": ("tb_per_s", 1.0),
+        "times the floor": ("step_over_floor", 1.0),
+        "memory of a step [GB]": ("training_bytes", 1e-9),
     },
 }
 
@@ -60,6 +61,8 @@ def bench_table(records: Sequence[Record], study: str, part: str, problem: str =
     methods = ordered((one.method for one in chosen), ROW_TITLES)
     if part == "side-by-side":
         chosen.sort(key=lambda one: (methods.index(one.method), one.metrics.get("step_ms", 0.0)))
+    elif part == "floor":
+        chosen.sort(key=lambda one: -one.metrics["step_ms"])
     rows = [[_name(one), *(_cell(one, *column) for column in used.values())] for one in chosen]
     return _markdown(["", *used], rows)
 
@@ -72,14 +75,17 @@ def _name(record: Record) -> str:
     return f"**{name}**" if library.startswith("bbh") else f"{name} ({library})"
 
 
-def _cell(record: Record, metric: str, scale: float, form: str) -> str:
+def _cell(record: Record, metric: str, scale: float) -> str:
     metrics = record.metrics
     if metric not in metrics:
         return ""
-    text = form.format(metrics[metric] * scale)
+    value = metrics[metric] * scale
+    # Three digits that say something, and a spread with as many behind the point.
+    behind = max(0, 2 - math.floor(math.log10(value))) if value > 0 else 0
+    text = f"{value:,.{behind}f}"
     if f"{metric}_q1" in metrics:
         spread = (metrics[f"{metric}_q3"] - metrics[f"{metric}_q1"]) / 2
-        text += f" ± {form.format(spread * scale)}"
+        text += f" ± {spread * scale:,.{behind}f}"
     return text
 
 
