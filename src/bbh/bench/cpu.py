@@ -26,6 +26,8 @@ STUDY = "bench-cpu"
 _OVER_MAP = {
     "bbh-single-one-draw": "bbh_single_step_over_map",
     "bbh-single": "bbh_single_all_draws_step_over_map",
+    "bbh-single-narrow-one-draw": "bbh_single_narrow_step_over_map",
+    "bbh-single-narrow": "bbh_single_narrow_all_draws_step_over_map",
     "bbh-one-draw": "bbh_step_over_map",
     "bbh": "bbh_all_draws_step_over_map",
 }

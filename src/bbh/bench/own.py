@@ -43,6 +43,8 @@ class OwnMethod(NamedTuple):
 
 _HYPERNET = _of(methods.bayes_by_hypernet)
 _SINGLE = _of(methods.bayes_by_hypernet, generator=generators.Single())
+# Trunks as narrow as those of the default generator.
+_NARROW = _of(methods.bayes_by_hypernet, generator=generators.Single(hidden=(16, 32, 64)))
 # The paper lets one of five draws see the batch; by default all do.
 OWN_METHODS: dict[str, OwnMethod] = {
     "map": OwnMethod("map", _of(methods.maximum_a_posteriori)),
@@ -54,6 +56,8 @@ OWN_METHODS: dict[str, OwnMethod] = {
     "bbh-one-draw": OwnMethod("bbh", _HYPERNET, likelihood_samples=1),
     "bbh-single": OwnMethod("bbh", _SINGLE),
     "bbh-single-one-draw": OwnMethod("bbh", _SINGLE, likelihood_samples=1),
+    "bbh-single-narrow": OwnMethod("bbh", _NARROW),
+    "bbh-single-narrow-one-draw": OwnMethod("bbh", _NARROW, likelihood_samples=1),
     "bbh-sliced": OwnMethod("bbh", _of(methods.bayes_by_hypernet, generator=generators.Sliced())),
 }
 
