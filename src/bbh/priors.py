@@ -14,7 +14,6 @@ from jaxtyping import Float
 from torch import Tensor
 from torch import distributions as td
 
-from bbh.kernels.normal import standard_normal
 from bbh.params import Params, Shapes, flatten, size, unflatten
 
 
@@ -107,7 +106,7 @@ class Normal(ElementwisePrior):
         """Independent draws for every weight, all at once."""
         like = next(iter(samples.values()))
         # Not through the distribution: torch.normal reads its scales on the host to check them.
-        noise = standard_normal((num_samples, size(shapes)), like)
+        noise = torch.randn(num_samples, size(shapes), dtype=like.dtype, device=like.device)
         scaled = noise if self.scale == 1 else noise * self.scale
         return scaled + self.loc if self.loc else scaled
 

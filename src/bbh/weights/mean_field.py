@@ -8,7 +8,6 @@ from torch import Tensor
 from bbh.cost import Cost
 from bbh.divergences import ClosedForm, Divergence, Marginals
 from bbh.divergences.base import check_num_samples
-from bbh.kernels.normal import standard_normal
 from bbh.params import Params, TensorTable, side_by_side, unflatten
 from bbh.priors import Prior
 from bbh.weights.base import WeightDistribution
@@ -56,7 +55,7 @@ class MeanFieldNormal(WeightDistribution):
         loc, scale = self.marginals()
         sampling = self.sampling if self.training else Sampling.WEIGHTS
         if sampling is Sampling.WEIGHTS:
-            noise = standard_normal((num_samples, len(loc)), loc)
+            noise = torch.randn(num_samples, len(loc), dtype=loc.dtype, device=loc.device)
             samples = unflatten(torch.addcmul(loc, scale, noise), self.shapes)
         else:
             locs, scales = (
