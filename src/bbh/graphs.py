@@ -41,13 +41,13 @@ class GraphStepper(Stepper):
 
     def __init__(self, *arguments: Any, **settings: Any):
         super().__init__(*arguments, **settings)
-        self._seen: dict[Any, int] = {}
+        # How often a shape that is to be recorded has been seen before.
+        self._rehearsed: dict[Any, int] = {}
         self._recorded: dict[Any, tuple[list[Tensor], Replay]] = {}
         self._state: _DeviceState | None = None
         self._recorded_numbers: list[Any] = []
         self._refused = False
         self._since_look = 0
-        self.posterior.is_recorded = True
 
     def step(self, batch: Any, beta: float) -> dict[str, float] | None:
         """One step; its terms every so many steps, else None."""
@@ -60,7 +60,8 @@ class GraphStepper(Stepper):
             # Such a step asks the device anyway, and must not come after one that failed.
             if self._since_look:
                 self._look()
-            return super().step(moved, beta)
+            with self._in_recording(shape in self._rehearsed):
+                return super().step(moved, beta)
         buffers, replay = self._recorded[shape]
         for buffer, leaf in zip(buffers, leaves, strict=True):
             buffer.copy_(leaf)
@@ -84,9 +85,8 @@ class GraphStepper(Stepper):
         return super().means()
 
     def close(self) -> None:
-        """Frees the recorded steps, and leaves optimizer and posterior without their marks."""
+        """Frees the recorded steps, and leaves the optimizer without their marks."""
         self._recorded.clear()
-        self.posterior.is_recorded = False
         self.optimizer.zero_grad(set_to_none=True)
         if self._state is not None:
             del self.optimizer.optimizer.found_inf
@@ -98,19 +98,31 @@ class GraphStepper(Stepper):
             self._refuse("the optimizer's settings change from step to step")
         if self._refused or shape in self._recorded:
             return not self._refused
-        self._seen[shape] = self._seen.get(shape, 0) + 1
-        if self._seen[shape] <= WARM_UP or len(self._recorded) >= _MAX_SHAPES:
+        if len(self._recorded) >= _MAX_SHAPES:
+            self._rehearsed.clear()
+            return False
+        self._rehearsed[shape] = self._rehearsed.get(shape, 0) + 1
+        if self._rehearsed[shape] <= WARM_UP:
             return False
         try:
-            self._recorded[shape] = self._record(batch)
+            with self._in_recording(True):
+                self._recorded[shape] = self._record(batch)
         except RuntimeError as error:
             # A value was asked for, or memory is short: nothing was computed, nothing is lost.
             self._refuse(error)
         return not self._refused
 
+    @contextmanager
+    def _in_recording(self, yes: bool) -> Generator[None]:
+        self.posterior.in_recording = yes
+        try:
+            yield
+        finally:
+            self.posterior.in_recording = False
+
     def _refuse(self, reason: object) -> None:
         self._refused = True
-        self.posterior.is_recorded = False
+        self._rehearsed.clear()
         logger.info("training without CUDA graphs: %s", reason)
 
     def _record(self, batch: Batch) -> tuple[list[Tensor], Replay]:

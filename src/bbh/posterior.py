@@ -15,13 +15,14 @@ from torch.func import functional_call, vmap
 from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.weight_norm import WeightNorm
+from torch.utils._pytree import tree_leaves
 
 from bbh.batches import Inputs
 from bbh.likelihoods import Likelihood, P
 from bbh.params import Params, TensorTable, num_draws, size, trainable_parameters
 from bbh.priors import Prior
 from bbh.weights.base import WeightDistribution
-from bbh.weights.per_example import PerExampleWeight, one_by_one
+from bbh.weights.per_example import PerExampleWeight, apart
 
 Forward = Callable[[nn.Module, Inputs], Tensor]
 logger = logging.getLogger("bbh")
@@ -33,15 +34,6 @@ class Loop:
 
 
 @dataclass(frozen=True)
-class Streams(Loop):
-    """A loop whose draws run side by side on the device, where a CUDA graph is being recorded.
-
-    Never asked for: draws that write to the same buffers would get into each other's way, so passes
-    before the recorded one look whether they do.
-    """
-
-
-@dataclass(frozen=True)
 class Vmap:
     """All draws at once as batched operations, or ``chunk_size`` at a time."""
 
@@ -49,6 +41,15 @@ class Vmap:
 
 
 Execution = Loop | Vmap
+
+
+@dataclass(frozen=True)
+class Streams:
+    """As ``Loop``, but side by side on the device where a CUDA graph is being recorded.
+
+    Nobody asks for it: draws that write to the same buffers would get into each other's way, so
+    passes before the recorded one look whether they do.
+    """
 
 
 @dataclass(frozen=True)
@@ -135,8 +136,8 @@ class Posterior(nn.Module, Generic[P]):
         # Hidden from nn.Module: a template has no values to move, count or save.
         self.__dict__["_call"] = _Call(_template(network), forward or call_network)
         self._vmap_refused = False
-        # Whether training steps are recorded as CUDA graphs, which tells what is fastest.
-        self.is_recorded = False
+        # Whether passes go into a CUDA graph, or rehearse that, which tells what is fastest.
+        self.in_recording = False
         # Whether a pass has been seen to change the network's buffers.
         self._writes_buffers = False
         # Not known before it has been tried.
@@ -265,27 +266,28 @@ class Posterior(nn.Module, Generic[P]):
         return torch.stack(
             [
                 self._one(inputs[index] if inputs_per_draw else inputs, self._aligned(draw))
-                for index, draw in enumerate(one_by_one(samples))
+                for index, draw in enumerate(apart(samples))
             ]
         )
 
     def _in_streams(self, inputs: Inputs, samples: Params, inputs_per_draw: bool) -> Tensor:
         if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
             return self._side_by_side(inputs, samples, inputs_per_draw)
-        versions = [value._version for value in self.statistics()]
+        before = [value.clone() for value in self.statistics()]
         outputs = self._loop(inputs, samples, inputs_per_draw)
-        self._writes_buffers = versions != [value._version for value in self.statistics()]
+        pairs = zip(before, self.statistics(), strict=True)
+        self._writes_buffers = not all(torch.equal(old, new) for old, new in pairs)
         return outputs
 
     def _side_by_side(self, inputs: Inputs, samples: Params, inputs_per_draw: bool) -> Tensor:
         here = torch.cuda.current_stream()
         outputs: list[Tensor] = []
         streams: list[torch.cuda.Stream] = []
-        for index, draw in enumerate(one_by_one(samples)):
+        for index, draw in enumerate(apart(samples)):
             own, draw = inputs[index] if inputs_per_draw else inputs, self._aligned(draw)
             stream = torch.cuda.Stream()
             stream.wait_stream(here)
-            for value in (own, *draw.values()):
+            for value in (*tree_leaves(own), *draw.values()):
                 if isinstance(value, Tensor):
                     value.record_stream(stream)  # freed no earlier than this draw is done with it
             with torch.cuda.stream(stream):
@@ -351,11 +353,11 @@ class Posterior(nn.Module, Generic[P]):
         values = {f"network.{name}": value for name, value in (self.constants() | draw).items()}
         return functional_call(self._call, values, (inputs,), strict=True)
 
-    def _choose_execution(self, samples: Params) -> Execution:
+    def _choose_execution(self, samples: Params) -> Execution | Streams:
         """Loop unless vmap is known to work and to pay.
 
         On a CPU vmap over convolution kernels is slower than a loop and over small matrices it is
-        faster. On a GPU batched kernels win, but for deep networks with norms in a recorded step:
+        faster. On a GPU batched kernels win, but for networks with norms in a recorded step:
         batched norms are slow, and kernels of a graph cost nothing to launch.
         """
         one_draw = num_draws(samples) == 1
@@ -371,7 +373,7 @@ class Posterior(nn.Module, Generic[P]):
         if on_cpu and any(isinstance(module, _CONVOLUTIONS) for module in modules):
             return Loop()
         # Steps before the recorded one have shown whether draws write to the same buffers.
-        alone = self.is_recorded and self.training and not self._writes_buffers
+        alone = self.in_recording and self.training and not self._writes_buffers
         if alone and any(isinstance(module, _NORMS) for module in modules):
             return Streams()
         return Vmap()

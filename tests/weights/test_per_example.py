@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from bbh.weights import DropoutMasks, MeanFieldNormal, PerExampleWeight, Sampling
 from bbh.weights.mean_field import draw_normal
-from bbh.weights.per_example import InputDropout, one_by_one, take
+from bbh.weights.per_example import InputDropout, apart, take
 
 PER_EXAMPLE = [Sampling.LOCAL, Sampling.FLIPOUT]
 # A batch of so many copies of one example shows the distribution of its output. Its mean is then
@@ -166,17 +166,17 @@ def test_draws_on_their_own_are_those_taken_with_the_same_gradient(number):
     weights = torch.randn(number, 3, 2, requires_grad=True)
     perturbed = PerExampleWeight.wrap(torch.randn(number, 2), InputDropout(torch.ones(2), 0.5))
     samples = {"w": weights, "p": perturbed}
-    apart = one_by_one(samples)
-    assert len(apart) == number
+    separate = apart(samples)
+    assert len(separate) == number
     taken = [take(samples, index) for index in range(number)]
-    for one, other in zip(apart, taken, strict=True):
+    for one, other in zip(separate, taken, strict=True):
         assert torch.equal(one["w"], other["w"])
         assert isinstance(one["p"], PerExampleWeight)
         assert torch.equal(one["p"].as_subclass(Tensor), other["p"].as_subclass(Tensor))
     used = max(1, number - 1)  # where one is left out, its gradient is zero
     sums = [
         sum((1 + index) * draws[index]["w"].square().sum() for index in range(used))
-        for draws in (apart, taken)
+        for draws in (separate, taken)
     ]
     first, second = (torch.autograd.grad(total, weights)[0] for total in sums)
     torch.testing.assert_close(first, second)
@@ -184,8 +184,6 @@ def test_draws_on_their_own_are_those_taken_with_the_same_gradient(number):
 
 def test_buffers_of_draws_on_their_own_may_be_written_to():
     means = torch.zeros(3, 2)
-    for index, draw in enumerate(
-        one_by_one({"mean": means, "w": torch.ones(3, 1).requires_grad_()})
-    ):
+    for index, draw in enumerate(apart({"mean": means, "w": torch.ones(3, 1).requires_grad_()})):
         draw["mean"].add_(index)
     assert torch.equal(means, torch.tensor([[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]]))

@@ -1,6 +1,5 @@
 """Tables of the benchmarks' records for documents."""
 
-import math
 from collections.abc import Sequence
 
 from bbh.studies.catalogue import ROW_TITLES, ordered
@@ -81,7 +80,8 @@ def _cell(record: Record, metric: str, scale: float) -> str:
         return ""
     value = metrics[metric] * scale
     # Three digits that say something, and a spread with as many behind the point.
-    behind = max(0, 2 - math.floor(math.log10(value))) if value > 0 else 0
+    exponent = int(f"{value:.2e}".partition("e")[2])
+    behind = max(0, 2 - exponent)
     text = f"{value:,.{behind}f}"
     if f"{metric}_q1" in metrics:
         spread = (metrics[f"{metric}_q3"] - metrics[f"{metric}_q1"]) / 2

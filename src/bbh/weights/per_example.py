@@ -185,23 +185,25 @@ def take(samples: Mapping[str, Tensor], index: int | slice) -> dict[str, Tensor]
     }
 
 
-def one_by_one(samples: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
+def apart(samples: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
     """All stacked draws, each on its own, as ``take`` would give them.
 
     Their gradients come back as one stack: those of as many indices would be as many stacks, zero
     but for one draw, and their sum.
     """
-    columns = {name: _one_by_one(value) for name, value in samples.items()}
+    columns = {name: _apart(value) for name, value in samples.items()}
     return [dict(zip(columns, draw, strict=True)) for draw in zip(*columns.values(), strict=True)]
 
 
-def _one_by_one(value: Tensor) -> Sequence[Tensor]:
-    if len(value) == 1 and not isinstance(value, PerExampleWeight):
+def _apart(value: Tensor) -> Sequence[Tensor]:
+    if isinstance(value, PerExampleWeight):
+        return [value.draw(index) for index in range(len(value))]
+    if len(value) == 1:
         return (value.squeeze(0),)
-    if value.requires_grad and not isinstance(value, PerExampleWeight):
+    if value.requires_grad:
         return value.unbind()
     # Buffers, which may be written to: torch allows that for views made one at a time only.
-    return [take({"": value}, index)[""] for index in range(len(value))]
+    return [value[index] for index in range(len(value))]
 
 
 def _per_example_shape(tensor: Tensor, channel: int) -> list[int]:

@@ -95,10 +95,13 @@ def markdown_table(records: Sequence[Record], study: str, preset: str, *problem:
     chosen = [Entry(one) for one in records if (one.study, one.preset, problem_of(one)) == wanted]
     if not chosen:
         return ""
-    section = _section(group(chosen)[0])
+    rows = group(chosen)[0]
     template = _environment().get_template("table.md.j2").module
-    text: Any = template.table(section.table)  # pyright: ignore[reportAttributeAccessIssue]
-    return str(text).strip() + "\n"
+    text: Any = template.table(_section(rows).table)  # pyright: ignore[reportAttributeAccessIssue]
+    # What the marker names need not be said again.
+    changed = [_markdown_text(one) for one in rows.shared if one not in problem]
+    note = f" In all rows {', '.join(changed)}." if changed else ""
+    return str(text).strip() + f"{note}\n"
 
 
 def slug(text: str) -> str:
