@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from bbh.kernels import neighbours_cpu
+from bbh.memory import peak_bytes
 from bbh.kernels.neighbours import sum_log_distances, sum_log_distances_plain
 from kernels.interpreter import run_interpreted
 
@@ -95,6 +96,22 @@ def test_nor_is_one_that_fails(compiling, caplog):
     with caplog.at_level("INFO", logger="bbh"):
         assert compare(neighbours_cpu.log_distances, 5, 0, 3, 33) < 1e-4
     assert "without torch.compile: no header files" in caplog.text
+
+
+def test_nothing_is_compiled_while_memory_is_measured(compiling):
+    calls = []
+
+    def compiled(*arguments):
+        calls.append(arguments)
+        return neighbours_cpu._terms(*arguments)
+
+    compiling.setattr(neighbours_cpu.shutil, "which", lambda name: name)
+    compiling.setattr(torch, "compile", lambda *arguments, **settings: compiled)
+    values = torch.randn(5, 33)
+    assert peak_bytes(lambda: neighbours_cpu.log_distances(values, None, FLOOR, 3)) > 0
+    assert calls == []
+    neighbours_cpu.log_distances(values, None, FLOOR, 3)
+    assert len(calls) == 1
 
 
 def test_blocks_are_put_together(monkeypatch):

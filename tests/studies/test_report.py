@@ -201,6 +201,14 @@ def test_markdown_table():
     assert markdown_table(records, "mnist", "paper") == ""
 
 
+def test_markdown_table_says_in_what_all_rows_differ_from_the_preset():
+    as_preset = make_record()
+    changed = make_record(config=as_preset.config | {"epochs": 20, "split": "validation"})
+    text = markdown_table([changed], "mnist", "corrected", "split=validation")
+    assert text.endswith("not told apart from it. In all rows epochs=20.\n")
+    assert "In all rows" not in markdown_table([as_preset], "mnist", "corrected")
+
+
 class Page(HTMLParser):
     """Collects what the tests ask about."""
 

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.utils._python_dispatch import _get_current_dispatch_mode  # pyright: ignore[reportPrivateUsage]
 
 from bbh.kernels.neighbours import TINY
 
@@ -78,8 +79,12 @@ class Compiled:
         self._terms: Terms | None = None
 
     def __call__(self, *arguments: object) -> tuple[Tensor, Tensor] | None:
-        """What ``_terms`` gives; None where it cannot be compiled."""
-        if self.usable:
+        """What ``_terms`` gives; None where it cannot be compiled.
+
+        Nor while operations are being followed (to measure memory, say): torch would take that for
+        a function it cannot compile, and run it piece by piece from then on.
+        """
+        if self.usable and _get_current_dispatch_mode() is None:
             try:
                 if self._terms is None:
                     self._terms = torch.compile(_terms, dynamic=True)
