@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from bbh.kernels import neighbours_cpu
-from bbh.memory import peak_bytes
 from bbh.kernels.neighbours import sum_log_distances, sum_log_distances_plain
+from bbh.memory import peak_bytes
 from kernels.interpreter import run_interpreted
 
 FLOOR = 1e-4
