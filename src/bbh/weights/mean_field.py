@@ -56,7 +56,9 @@ class MeanFieldNormal(WeightDistribution):
         sampling = self.sampling if self.training else Sampling.WEIGHTS
         if sampling is Sampling.WEIGHTS:
             noise = torch.randn(num_samples, len(loc), dtype=loc.dtype, device=loc.device)
-            samples = unflatten(torch.addcmul(loc, scale, noise), self.shapes)
+            # Where no gradient is wanted, in the noise's own memory: that of all draws, once.
+            into = None if torch.is_grad_enabled() else noise
+            samples = unflatten(torch.addcmul(loc, scale, noise, out=into), self.shapes)
         else:
             locs, scales = (
                 unflatten(part.expand(num_samples, -1), self.shapes) for part in (loc, scale)
