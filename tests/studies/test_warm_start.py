@@ -125,6 +125,23 @@ def test_an_interrupted_run_goes_on_in_either_stage(tmp_path, monkeypatch):
         assert len(resumed.history) == 3
 
 
+def test_a_finished_first_stage_is_not_trained_again(tmp_path, monkeypatch):
+    # With checkpoints as rare as ever: all this takes less than a minute.
+    real, epochs = ShuffledBatches.__iter__, []
+
+    def interrupted(self):
+        epochs.append(1)
+        if len(epochs) == TINY.warm_start_epochs + 1:
+            raise KeyboardInterrupt
+        return real(self)
+
+    monkeypatch.setattr(ShuffledBatches, "__iter__", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        trained(TINY, tmp_path)
+    trained(TINY, tmp_path, resume=True)
+    assert len(epochs) == TINY.warm_start_epochs + 1 + TINY.epochs
+
+
 class Seen:
     def __init__(self):
         self.epochs: list[int] = []

@@ -26,8 +26,8 @@ from bbh.studies.config import Config
 from bbh.studies.run import Run
 from bbh.studies.study import study_of
 
-# At most this often, and so rarely that writing takes a twentieth of the time: a layer-wise
-# generator's state is 2.7 GB.
+# Checkpoints are written at most this often, and so rarely that writing takes a twentieth of the
+# time: a layer-wise generator's state is 2.7 GB.
 _CHECKPOINT_SECONDS = 60.0
 _BYTES_PER_SECOND = 200e6
 
@@ -91,7 +91,10 @@ def train(
     if config.starts_warm:
         first = warm_start.first_config(config)
         point = build_posterior(first, make_network, likelihood)
-        seconds_before = _seconds(fit(first, point, checkpoint=run.warm_start, progress=progress))
+        # Every epoch that is worth its time: its end is where an interrupted run goes on.
+        seconds_before = _seconds(
+            fit(first, point, checkpoint=run.warm_start, progress=progress, at_least=0.0)
+        )
         trained = warm_start.with_weights_of(point, make_network())
         make_network = partial(copy.deepcopy, trained)
         if isinstance(progress, Display):
@@ -129,6 +132,7 @@ def _fit(
     checkpoint: Path,
     resume: bool,
     progress: bool | Display,
+    at_least: float | None = None,
 ) -> History:
     return bbh.fit(
         posterior,
@@ -143,7 +147,9 @@ def _fit(
         gradient_clip=config.gradient_clip or None,
         average_epochs=config.average_epochs,
         checkpoint=checkpoint,
-        checkpoint_seconds=_checkpoint_seconds(posterior),
+        checkpoint_seconds=max(
+            _CHECKPOINT_SECONDS if at_least is None else at_least, _worth_writing(posterior)
+        ),
         resume=resume,
         fabric=fabric,
         progress=progress,
@@ -154,6 +160,7 @@ def _seconds(history: History) -> float:
     return sum(epoch.seconds for epoch in history)
 
 
-def _checkpoint_seconds(posterior: bbh.Posterior[Any]) -> float:
+def _worth_writing(posterior: bbh.Posterior[Any]) -> float:
+    """Seconds of training of which writing its state takes a twentieth."""
     state = 3 * sum(p.numel() * p.element_size() for p in posterior.parameters())
-    return max(_CHECKPOINT_SECONDS, 20 * state / _BYTES_PER_SECOND)
+    return 20 * state / _BYTES_PER_SECOND
