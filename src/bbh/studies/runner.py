@@ -12,8 +12,6 @@ from rich.console import Console
 from bbh.studies.build import check_words
 from bbh.studies.config import Config, ConfigError, differences
 from bbh.studies.estimates import steps_per_epoch
-from bbh.studies.images import attacks
-from bbh.studies.images import study as images
 from bbh.studies.inspection import INSPECTION_NAME, POSTERIOR_NAME
 from bbh.studies.presets import preset_config, preset_configs, preset_names
 from bbh.studies.record import FILE_NAME, Record
@@ -22,7 +20,6 @@ from bbh.studies.study import attacked_study, study_of
 from bbh.studies.terminal.progress import StudyProgress
 from bbh.studies.terminal.tables import headline
 from bbh.studies.terminal.time_left import duration
-from bbh.studies.toy import study as toy
 
 DEVICES = ("auto", "cpu", "cuda")
 
@@ -153,6 +150,12 @@ def check_before(runs: Sequence[Run], device: str, resume: bool) -> None:
 
 
 def _trainer(study: str, data: Path | None) -> Callable[..., Record]:
+    # Only here: they import Lightning Fabric, which takes seconds that nobody waits for with
+    # --help or when a shell completes a word.
+    from bbh.studies.images import attacks
+    from bbh.studies.images import study as images
+    from bbh.studies.toy import study as toy
+
     load = study_of(study).load
     if load is None:
         return toy.run_once

@@ -3,7 +3,6 @@
 from typing import Any
 
 import torch
-from sklearn.datasets import load_digits as load_from_sklearn
 
 from bbh.studies.datasets.base import ImageData
 from bbh.studies.datasets.letters import draw_letters
@@ -14,6 +13,9 @@ NUM_TRAIN, NUM_VALIDATION = 1_097, 200
 
 def load_digits() -> ImageData:
     """1,097 training, 200 validation and 500 test digits, and 500 letters; always the same."""
+    # Only here: it takes a second to import, and a command that loads no digits need not wait.
+    from sklearn.datasets import load_digits as load_from_sklearn
+
     bunch: Any = load_from_sklearn()
     images = torch.tensor(bunch.images, dtype=torch.float32).unsqueeze(1) / 16
     labels = torch.tensor(bunch.target)
