@@ -925,7 +925,7 @@ def test_a_network_at_fault_says_so():
     posterior = bbh.methods.maximum_a_posteriori(network, bbh.likelihoods.Categorical())
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         posterior(torch.randn(5, 1, 6, 6), posterior.sample(1))
-    assert posterior._fits_channels_last is None
+    assert posterior.executor._fits_channels_last is None
 
 
 @LAYOUTS
@@ -936,7 +936,7 @@ def test_a_layout_tried_in_vain_leaves_no_trace():
     results = []
     for fits in (None, False):
         posterior = bbh.methods.maximum_a_posteriori(network, Categorical()).train()
-        posterior._fits_channels_last = fits
+        posterior.executor._fits_channels_last = fits
         torch.manual_seed(1)
         outputs = posterior(torch.ones(5, 1, 6, 6), posterior.sample(1))
         results.append([outputs, *posterior.statistics(), torch.rand(3)])

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import bbh
 from bbh.batches import cut
-from bbh.posterior import Streams
+from bbh.execution import Streams
 from scenarios import (
     BatchNormNet,
     LSTMNet,
@@ -247,10 +247,10 @@ class Averaging(torch.nn.Module):
 def test_recorded_steps_fork_unless_draws_write_to_buffers(writes):
     posterior = bbh.methods.deep_ensemble(Averaging(writes), bbh.likelihoods.Categorical())
     inputs, samples = torch.randn(5, 4), posterior.sample(5)
-    posterior.in_recording = True
-    assert isinstance(posterior._choose_execution(samples), Streams)
+    posterior.executor.in_recording = True
+    assert isinstance(posterior.executor.choose(samples), Streams)
     outputs = posterior(inputs, samples)
-    assert isinstance(posterior._choose_execution(samples), Streams) != writes
-    assert not isinstance(posterior.eval()._choose_execution(samples), Streams)
+    assert isinstance(posterior.executor.choose(samples), Streams) != writes
+    assert not isinstance(posterior.eval().executor.choose(samples), Streams)
     posterior.execution = bbh.Loop()
     torch.testing.assert_close(outputs, posterior(inputs, samples))

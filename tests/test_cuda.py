@@ -7,6 +7,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import bbh
+from bbh.execution import Executor
 from kernels.test_neighbours import CASES
 from kernels.test_neighbours import compare as compare_neighbours
 from kernels.test_outer_adam import SETTINGS, SHAPES, check_rounding, compare, rounding
@@ -97,13 +98,13 @@ def normed():
 @pytest.mark.parametrize("per_draw", [False, True], ids=["same inputs", "inputs per draw"])
 def test_draws_side_by_side_train_as_one_after_the_other(method, per_draw, monkeypatch):
     forked = []
-    side_by_side = bbh.Posterior._side_by_side
+    side_by_side = Executor._side_by_side
 
-    def spy(posterior, *arguments):
-        forked.append(posterior)
-        return side_by_side(posterior, *arguments)
+    def spy(executor, *arguments):
+        forked.append(executor)
+        return side_by_side(executor, *arguments)
 
-    monkeypatch.setattr(bbh.Posterior, "_side_by_side", spy)
+    monkeypatch.setattr(Executor, "_side_by_side", spy)
     inputs = torch.randn(40, 1, 6, 6)
     loader = DataLoader(TensorDataset(inputs, torch.arange(40) % 3), batch_size=4)
     posterior = method(torch.nn.Sequential(*normed()), bbh.likelihoods.Categorical())
@@ -115,8 +116,8 @@ def test_draws_side_by_side_train_as_one_after_the_other(method, per_draw, monke
     for one in (posterior, other):
         torch.manual_seed(1)
         totals.append([e.total for e in bbh.fit(one, loader, epochs=3, progress=False)])
-        assert not one.in_recording
-    assert set(forked) == {posterior}
+        assert not one.executor.in_recording
+    assert set(forked) == {posterior.executor}
     torch.testing.assert_close(*torch.tensor(totals), rtol=2e-2, atol=2e-2)
 
 

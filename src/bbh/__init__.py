@@ -23,9 +23,10 @@ from bbh import (
     weights,
 )
 from bbh.batch_norm import refresh_batch_norm
+from bbh.execution import Loop, Vmap
 from bbh.noise import GaussianNoise
 from bbh.objective import Cosine, Linear, free_energy
-from bbh.posterior import AdversarialTraining, Loop, Posterior, Vmap
+from bbh.posterior import AdversarialTraining, Posterior
 from bbh.prediction import evaluate, predict
 from bbh.storage import load, save
 from bbh.version import __version__

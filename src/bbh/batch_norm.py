@@ -8,8 +8,9 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
 
 from bbh.batches import inputs_of, move
+from bbh.execution import Loop
 from bbh.params import Params
-from bbh.posterior import Loop, Posterior
+from bbh.posterior import Posterior
 
 
 @torch.no_grad()

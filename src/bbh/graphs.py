@@ -114,11 +114,11 @@ class GraphStepper(Stepper):
 
     @contextmanager
     def _in_recording(self, yes: bool) -> Generator[None]:
-        self.posterior.in_recording = yes
+        self.posterior.executor.in_recording = yes
         try:
             yield
         finally:
-            self.posterior.in_recording = False
+            self.posterior.executor.in_recording = False
 
     def _refuse(self, reason: object) -> None:
         self._refused = True

@@ -31,6 +31,7 @@ from torch import nn
 from torch.nn.utils.parametrize import ParametrizationList
 
 from bbh.divergences import ClosedForm, Divergence, NearestNeighbour, NearestNeighbourEntropy
+from bbh.execution import Execution
 from bbh.generators import Generator
 from bbh.generators import default as default_generator
 from bbh.likelihoods import Likelihood, P
@@ -38,7 +39,6 @@ from bbh.noise import GaussianNoise
 from bbh.params import Params, Selection, select_bayesian, trainable_parameters
 from bbh.posterior import (
     AdversarialTraining,
-    Execution,
     Forward,
     Posterior,
     Recipe,

@@ -1,9 +1,7 @@
-"""Posterior = network × weight distribution × prior × likelihood; the home of torch.func."""
+"""Posterior = network × weight distribution × prior × likelihood."""
 
 import copy
 import itertools
-import logging
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, cast
@@ -11,45 +9,18 @@ from typing import Any, Generic, cast
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
-from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
+from torch.func import functional_call
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.weight_norm import WeightNorm
-from torch.utils._pytree import tree_leaves
 
 from bbh.batches import Inputs
+from bbh.execution import Execution, Executor
 from bbh.likelihoods import Likelihood, P
-from bbh.params import Params, TensorTable, num_draws, size, trainable_parameters
+from bbh.params import Params, TensorTable, size, trainable_parameters
 from bbh.priors import Prior
 from bbh.weights.base import WeightDistribution
-from bbh.weights.per_example import PerExampleWeight, apart
 
 Forward = Callable[[nn.Module, Inputs], Tensor]
-logger = logging.getLogger("bbh")
-
-
-@dataclass(frozen=True)
-class Loop:
-    """One weight draw after the other: works for every network."""
-
-
-@dataclass(frozen=True)
-class Vmap:
-    """All draws at once as batched operations, or ``chunk_size`` at a time."""
-
-    chunk_size: int | None = None
-
-
-Execution = Loop | Vmap
-
-
-@dataclass(frozen=True)
-class Streams:
-    """As ``Loop``, but side by side on the device where a CUDA graph is being recorded.
-
-    Nobody asks for it: draws that write to the same buffers would get into each other's way, so
-    passes before the recorded one look whether they do.
-    """
 
 
 @dataclass(frozen=True)
@@ -135,13 +106,7 @@ class Posterior(nn.Module, Generic[P]):
         self.padding = TensorTable(_padding_rows(network, weights), trainable=False)
         # Hidden from nn.Module: a template has no values to move, count or save.
         self.__dict__["_call"] = _Call(_template(network), forward or call_network)
-        self._vmap_refused = False
-        # Whether passes go into a CUDA graph, or rehearse that, which tells what is fastest.
-        self.in_recording = False
-        # Whether a pass has been seen to change the network's buffers.
-        self._writes_buffers = False
-        # Not known before it has been tried.
-        self._fits_channels_last: bool | None = None
+        self.executor = Executor(self._one, self.network, weights.shapes, self.statistics)
         # What was put into eval() by hand (a frozen feature extractor, say) stays in it.
         self._always_off = [
             name
@@ -183,32 +148,7 @@ class Posterior(nn.Module, Generic[P]):
         """
         if missing := self.weights.shapes.keys() - samples.keys():
             raise ValueError(f"the weight samples lack {sorted(missing)}.")
-        execution = self.execution or self._choose_execution(samples)
-        if isinstance(execution, Streams):
-            return self._in_streams(inputs, samples, inputs_per_draw)
-        if isinstance(execution, Loop):
-            return self._loop(inputs, samples, inputs_per_draw)
-        if any(isinstance(value, PerExampleWeight) for value in samples.values()):
-            raise ValueError(
-                "draws for every single example run one after the other: leave out "
-                "execution=Vmap() in training, or use sampling=Sampling.WEIGHTS."
-            )
-        try:
-            with warnings.catch_warnings():
-                # Without a batching rule vmap loops by itself, slower than we do.
-                warnings.filterwarnings("error", "There is a performance drop")
-                return self._vmap(inputs, samples, execution, inputs_per_draw)
-        except torch.OutOfMemoryError:
-            raise
-        except (RuntimeError, UserWarning) as error:
-            if self.execution is not None:
-                raise
-            # Control flow that looks at values, in-place tricks, missing batching rules: vmap
-            # refuses them all. If the network itself is at fault, the loop says so.
-            outputs = self._loop(inputs, samples, inputs_per_draw)
-            self._vmap_refused = True
-            logger.info("%s runs draw by draw: %s", type(self.network).__name__, error)
-            return outputs
+        return self.executor(inputs, samples, inputs_per_draw, self.execution)
 
     def train(self, mode: bool = True) -> "Posterior[P]":
         """Switches the template along, but for modules that are always on or always off."""
@@ -233,116 +173,6 @@ class Posterior(nn.Module, Generic[P]):
             f"prior={self.prior}"
         )
 
-    def _loop(self, inputs: Inputs, samples: Params, inputs_per_draw: bool) -> Tensor:
-        images = None if self._fits_channels_last is False else self._channels_last(inputs)
-        if images is None:
-            return self._one_by_one(inputs, samples, inputs_per_draw)
-        if self._fits_channels_last is None:
-            return self._try_channels_last(images, inputs, samples, inputs_per_draw)
-        return self._one_by_one(images, samples, inputs_per_draw)
-
-    def _try_channels_last(
-        self, images: Tensor, inputs: Inputs, samples: Params, inputs_per_draw: bool
-    ) -> Tensor:
-        """The first pass with this layout; where it fails, all is as if it had not been tried."""
-        carried = [value for name, value in samples.items() if name not in self.weights.shapes]
-        saved = [(value, value.clone()) for value in (*self.statistics(), *carried)]
-        randomness = torch.get_rng_state()
-        try:
-            outputs = self._one_by_one(images, samples, inputs_per_draw)
-            self._fits_channels_last = True
-        except Exception as error:
-            # A view of pixels in the order of the other layout, where reshape would have done. If
-            # the network itself is at fault, it says so now.
-            torch.set_rng_state(randomness)
-            for value, before in saved:
-                value.copy_(before)
-            outputs = self._one_by_one(inputs, samples, inputs_per_draw)
-            self._fits_channels_last = False
-            logger.info("%s keeps channels first: %s", type(self.network).__name__, error)
-        return outputs
-
-    def _one_by_one(self, inputs: Inputs, samples: Params, inputs_per_draw: bool) -> Tensor:
-        return torch.stack(
-            [
-                self._one(inputs[index] if inputs_per_draw else inputs, self._aligned(draw))
-                for index, draw in enumerate(apart(samples))
-            ]
-        )
-
-    def _in_streams(self, inputs: Inputs, samples: Params, inputs_per_draw: bool) -> Tensor:
-        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-            return self._side_by_side(inputs, samples, inputs_per_draw)
-        before = [value.clone() for value in self.statistics()]
-        outputs = self._loop(inputs, samples, inputs_per_draw)
-        pairs = zip(before, self.statistics(), strict=True)
-        self._writes_buffers = not all(torch.equal(old, new) for old, new in pairs)
-        return outputs
-
-    def _side_by_side(self, inputs: Inputs, samples: Params, inputs_per_draw: bool) -> Tensor:
-        here = torch.cuda.current_stream()
-        outputs: list[Tensor] = []
-        streams: list[torch.cuda.Stream] = []
-        for index, draw in enumerate(apart(samples)):
-            own, draw = inputs[index] if inputs_per_draw else inputs, self._aligned(draw)
-            stream = torch.cuda.Stream()
-            stream.wait_stream(here)
-            for value in (*tree_leaves(own), *draw.values()):
-                if isinstance(value, Tensor):
-                    value.record_stream(stream)  # freed no earlier than this draw is done with it
-            with torch.cuda.stream(stream):
-                outputs.append(self._one(own, draw))
-            streams.append(stream)
-        for stream, output in zip(streams, outputs, strict=True):
-            here.wait_stream(stream)
-            output.record_stream(here)
-        return torch.stack(outputs)
-
-    def _channels_last(self, inputs: Inputs) -> Tensor | None:
-        """Images with their channels innermost in memory; None where that is of no use.
-
-        On a CPU convolutions and pooling are faster so, and layers hand the layout on from one to
-        the next. Tensors hold the same numbers in either; only code that reads strides
-        itself could tell.
-        """
-        if not isinstance(inputs, Tensor) or inputs.dim() < 4 or inputs.device.type != "cpu":
-            return None
-        convolves = any(isinstance(module, nn.Conv2d) for module in self.network.modules())
-        if not convolves or not torch.backends.mkldnn.is_available():
-            return None
-        # Written out: of images with one channel, contiguous(memory_format=…) changes nothing.
-        moved = inputs.movedim(-3, -1).contiguous()
-        strides = list(moved.movedim(-1, -3).stride())
-        strides[-3] = 1
-        return moved.as_strided(inputs.shape, strides)
-
-    def _aligned(self, draw: Params) -> Params:
-        """Copies of weights that do not begin at a multiple of 16 bytes; of nothing else.
-
-        Draws are views into larger tensors. Some CUDA kernels, those of fused transformer layers
-        among them, read 16 bytes at once and fail on such a view without asking. A network's
-        buffers stay views: what is written to them must stay.
-        """
-        return {
-            name: value.clone()
-            if value.is_cuda
-            and name in self.weights.shapes
-            and not isinstance(value, PerExampleWeight)
-            and value.data_ptr() % 16
-            else value
-            for name, value in draw.items()
-        }
-
-    def _vmap(
-        self, inputs: Inputs, samples: Params, execution: Vmap, inputs_per_draw: bool
-    ) -> Tensor:
-        return vmap(
-            self._one,
-            in_dims=(0 if inputs_per_draw else None, 0),
-            randomness="different",
-            chunk_size=execution.chunk_size,
-        )(inputs, dict(samples))  # draws that carry more than their weights are a kind of dict
-
     def _one(self, inputs: Inputs, draw: Params) -> Tensor:
         for name, row in self.padding().items():
             index = cast(int, self.network.get_submodule(name.rpartition(".")[0]).padding_idx)
@@ -353,31 +183,6 @@ class Posterior(nn.Module, Generic[P]):
         values = {f"network.{name}": value for name, value in (self.constants() | draw).items()}
         return functional_call(self._call, values, (inputs,), strict=True)
 
-    def _choose_execution(self, samples: Params) -> Execution | Streams:
-        """Loop unless vmap is known to work and to pay.
-
-        On a CPU vmap over convolution kernels is slower than a loop and over small matrices it is
-        faster. On a GPU batched kernels win, but for networks with norms in a recorded step:
-        batched norms are slow, and kernels of a graph cost nothing to launch.
-        """
-        one_draw = num_draws(samples) == 1
-        per_example = any(isinstance(value, PerExampleWeight) for value in samples.values())
-        if one_draw or per_example or self._vmap_refused:
-            return Loop()
-        modules = list(self.network.modules())
-        if any(isinstance(module, _REFUSE_VMAP) for module in modules):
-            return Loop()
-        if any(module.training and isinstance(module, _REFUSE_IN_TRAINING) for module in modules):
-            return Loop()
-        on_cpu = next(iter(samples.values())).device.type == "cpu"
-        if on_cpu and any(isinstance(module, _CONVOLUTIONS) for module in modules):
-            return Loop()
-        # Steps before the recorded one have shown whether draws write to the same buffers.
-        alone = self.in_recording and self.training and not self._writes_buffers
-        if alone and any(isinstance(module, _NORMS) for module in modules):
-            return Streams()
-        return Vmap()
-
 
 def call_network(network: nn.Module, inputs: Inputs) -> Tensor:
     """The default way to call a network: tuples and dictionaries are its arguments."""
@@ -387,19 +192,6 @@ def call_network(network: nn.Module, inputs: Inputs) -> Tensor:
     if type(inputs) in (tuple, list):
         return network(*inputs)
     return network(inputs)
-
-
-# cuDNN and the fused attention path have no batching rule.
-_REFUSE_VMAP = (
-    nn.RNNBase,
-    nn.MultiheadAttention,
-    nn.TransformerEncoderLayer,
-    nn.TransformerDecoderLayer,
-)
-# Running statistics are updated in place; dropout is left to the loop so that both agree.
-_REFUSE_IN_TRAINING = (_BatchNorm, nn.modules.dropout._DropoutNd)  # pyright: ignore[reportPrivateUsage]
-_NORMS = (nn.GroupNorm, nn.LayerNorm, nn.modules.instancenorm._InstanceNorm)  # pyright: ignore[reportPrivateUsage]
-_CONVOLUTIONS = (nn.modules.conv._ConvNd,)  # pyright: ignore[reportPrivateUsage]
 
 
 class _Call(nn.Module):

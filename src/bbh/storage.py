@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from bbh import methods
 from bbh.checkpoints import atomic_path
 from bbh.descriptions import Custom, decode, encode
-from bbh.posterior import Execution, Forward, Posterior, call_network
+from bbh.execution import Execution
+from bbh.posterior import Forward, Posterior, call_network
 from bbh.version import __version__
 
 FORMAT = 1
