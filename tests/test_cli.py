@@ -303,12 +303,3 @@ def test_jobs_are_checked_before_any_starts(tmp_path):
     assert result.exit_code == 1
     assert "choose one of auto, cpu, cuda" in str(result.exception)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_help_waits_for_nothing_heavy():
-    heavy = ("lightning_fabric", "sklearn", "matplotlib.pyplot", "torchmetrics", "scipy")
-    code = f"import sys, bbh.cli; print([name for name in {heavy} if name in sys.modules])"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
-    )
-    assert done.stdout.strip() == "[]"

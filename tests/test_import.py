@@ -15,14 +15,23 @@ def test_every_public_name_is_there():
         _ = bbh.fitt
 
 
-def test_slow_packages_wait_until_they_are_needed():
-    code = (
-        "import sys, torch, bbh\n"
-        "posterior = bbh.methods.bayes_by_hypernet(\n"
-        "    torch.nn.Linear(2, 3), bbh.likelihoods.Categorical())\n"
-        "bbh.predict(posterior, torch.zeros(5, 2), 10)\n"
-        "print([name for name in ('lightning_fabric', 'sklearn', 'matplotlib', 'rich')\n"
-        "       if name in sys.modules])\n"
-    )
+PREDICTING = """
+import torch, bbh
+posterior = bbh.methods.bayes_by_hypernet(torch.nn.Linear(2, 3), bbh.likelihoods.Categorical())
+bbh.predict(posterior, torch.zeros(5, 2), 10)
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "slow"),
+    [
+        (PREDICTING, ("lightning_fabric", "sklearn", "matplotlib", "rich")),
+        # What --help needs, and a shell that completes a word.
+        ("import bbh.cli", ("lightning_fabric", "sklearn", "matplotlib", "scipy", "torchmetrics")),
+    ],
+    ids=["predicting", "command line"],
+)
+def test_slow_packages_wait_until_they_are_needed(code, slow):
+    code += f"\nimport sys; print([name for name in {slow} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stdout + done.stderr

@@ -32,9 +32,8 @@ def kept_folder(run: Run) -> Path | None:
     folder = run.folder.parents[2] / study / run.preset / run.folder.name
     if not all((folder / name).exists() for name in (POSTERIOR_NAME, FILE_NAME)):
         return None
-    # Settings that are newer than the record had their default value.
-    then = vars(Config()) | Record.read(folder / FILE_NAME).config
-    for name, (before, now) in differences(then, vars(run.config)).items():
+    then = Config.of(Record.read(folder / FILE_NAME).config)
+    for name, (before, now) in differences(vars(then), vars(run.config)).items():
         if name not in AFTER_TRAINING:
             logger.warning(
                 "%s keeps a posterior with %s=%s, not %s: one is trained.",

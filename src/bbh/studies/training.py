@@ -91,16 +91,18 @@ def train(
     if config.starts_warm:
         first = warm_start.first_config(config)
         point = build_posterior(first, make_network, likelihood)
-        # Every epoch that is worth its time: its end is where an interrupted run goes on.
+        # As often as is worth its time: its end is where an interrupted run goes on.
+        every = _worth_writing(point)
         seconds_before = _seconds(
-            fit(first, point, checkpoint=run.warm_start, progress=progress, at_least=0.0)
+            fit(first, point, checkpoint=run.warm_start, every=every, progress=progress)
         )
         trained = warm_start.with_weights_of(point, make_network())
         make_network = partial(copy.deepcopy, trained)
         if isinstance(progress, Display):
             progress = warm_start.Later(progress, first.epochs)
     posterior = build_posterior(config, make_network, likelihood)
-    history = fit(config, posterior, checkpoint=run.checkpoint, progress=progress)
+    every = max(_CHECKPOINT_SECONDS, _worth_writing(posterior))
+    history = fit(config, posterior, checkpoint=run.checkpoint, every=every, progress=progress)
     effort = {
         "seconds": seconds_before + _seconds(history),
         "steps_per_second": history[-1].step / _seconds(history),
@@ -130,9 +132,9 @@ def _fit(
     num_data: int,
     fabric: Fabric,
     checkpoint: Path,
+    every: float,
     resume: bool,
     progress: bool | Display,
-    at_least: float | None = None,
 ) -> History:
     return bbh.fit(
         posterior,
@@ -147,9 +149,7 @@ def _fit(
         gradient_clip=config.gradient_clip or None,
         average_epochs=config.average_epochs,
         checkpoint=checkpoint,
-        checkpoint_seconds=max(
-            _CHECKPOINT_SECONDS if at_least is None else at_least, _worth_writing(posterior)
-        ),
+        checkpoint_seconds=every,
         resume=resume,
         fabric=fabric,
         progress=progress,
