@@ -11,6 +11,9 @@ from torch.autograd.function import once_differentiable
 from bbh.kernels.skinny import columns_product, rows_product
 
 _ATTRIBUTE = "gradient_factors"
+# From so many entries on a matrix costs what its memory costs, and below what its operations do:
+# a GPU moves eight million floats in the time of a few kernels.
+_LARGE = {"cpu": 2**16, "cuda": 2**23}
 
 
 class Factors(NamedTuple):
@@ -18,6 +21,11 @@ class Factors(NamedTuple):
 
     left: Float[Tensor, "S rows"]
     right: Float[Tensor, "S columns"]
+
+
+def is_large(matrix: Tensor) -> bool:
+    """Whether reading it takes longer than a few more operations on it would."""
+    return matrix.numel() >= _LARGE.get(matrix.device.type, 0)
 
 
 def collect_factors(matrix: Tensor) -> None:

@@ -8,11 +8,8 @@ from torch import Tensor, nn
 from torch.optim import Adam
 
 from bbh.generators.hypernetwork import Hypernetwork
-from bbh.gradients import clear_factors, collect_factors, factors_of, stop_collecting
+from bbh.gradients import clear_factors, collect_factors, factors_of, is_large, stop_collecting
 from bbh.kernels.outer_adam import AdamSettings, outer_adam_
-
-# Below this many entries a dense gradient costs nothing worth saving.
-_LARGE = 2**16
 
 
 def make_adam(
@@ -25,7 +22,7 @@ def make_adam(
     """Adam for a posterior on one CPU or CUDA device, with all it can save.
 
     Args:
-        posterior: Whose large output layers are updated from factors.
+        posterior: Whose large output layers are updated from factors; where it will train.
         parameters: What to train.
         moments: Of those layers; see ``FactoredAdam``.
         settings: Of ``torch.optim.Adam``.
@@ -35,7 +32,7 @@ def make_adam(
         for module in posterior.modules()
         if isinstance(module, Hypernetwork) and module.head.slices == 1
     ]
-    large = [weight for weight in factored if weight.requires_grad and weight.numel() >= _LARGE]
+    large = [weight for weight in factored if weight.requires_grad and is_large(weight)]
     return FactoredAdam(parameters, large, moments=moments, **settings)
 
 

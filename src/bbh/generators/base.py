@@ -15,6 +15,7 @@ from bbh.generators.hypernetwork import (
     Head,
     Hypernetwork,
     features_together,
+    outputs_together,
     num_parameters,
 )
 from bbh.generators.initialization import FromNetwork, Initialization
@@ -45,10 +46,7 @@ class Hypernetworks(nn.Module):
         if all(one.head.slices == 1 for one in hypernetworks):
             groups = [noise[:, one.head.group] for one in hypernetworks]
             features = features_together(hypernetworks, torch.stack(groups))
-            made = [
-                one.outputs(feature.unsqueeze(1))
-                for one, feature in zip(hypernetworks, features.unbind(), strict=True)
-            ]
+            made = outputs_together(hypernetworks, features)
         else:
             made = [one(noise[:, one.head.group]) for one in hypernetworks]
         samples: Params = {}

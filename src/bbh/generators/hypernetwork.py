@@ -1,14 +1,14 @@
 """The network that turns noise into weights: one trunk, one output layer, any number of slices."""
 
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bbh.gradients import outer_linear
+from bbh.gradients import is_large, outer_linear
 
 
 @dataclass(frozen=True)
@@ -123,6 +123,34 @@ def features_together(
     for weight, bias in others:
         features = F.leaky_relu(torch.baddbmm(bias.unsqueeze(1), features, weight.mT), slope)
     return features * torch.stack([one.gain for one in hypernetworks]).view(-1, 1, 1)
+
+
+def outputs_together(
+    hypernetworks: list[Hypernetwork], features: Float[Tensor, "G S hidden"]
+) -> list[Float[Tensor, "S weights"]]:
+    """Weights of hypernetworks that make one slice, from their last hidden layers.
+
+    The same as ``outputs`` of each. Small output layers of one size are one product: a deep network
+    has ten of each, and copying them side by side costs less than twenty more operations.
+    """
+    alike: dict[Any, list[int]] = {}
+    for index, one in enumerate(hypernetworks):
+        alone = is_large(one.output_weight)
+        alike.setdefault((index,) if alone else one.head.outputs, []).append(index)
+    each = features.unbind()
+    made: dict[int, Tensor] = {}
+    for indices in alike.values():
+        first = hypernetworks[indices[0]]
+        if len(indices) == 1:
+            made[indices[0]] = first.outputs(each[indices[0]].unsqueeze(1))
+            continue
+        weight = torch.stack([hypernetworks[index].output_weight for index in indices])
+        bias = torch.stack([hypernetworks[index].output_bias for index in indices])
+        inputs = torch.stack([each[index] for index in indices])
+        # The bias outside of the product, which mixed precision rounds.
+        weights = torch.bmm(inputs, weight.mT) + bias.unsqueeze(1)
+        made |= dict(zip(indices, weights.unbind(), strict=True))
+    return [made[index] for index in range(len(hypernetworks))]
 
 
 def _linear_layers(hypernetwork: Hypernetwork) -> list[nn.Linear]:

@@ -1,0 +1,99 @@
+"""Group norm, what is added to it and the ReLU behind it as one operation."""
+
+from typing import Any, cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from bbh.kernels.triton_available import triton_available
+
+# Entries of an image's channels that a program holds in registers.
+_MOST = 2**14
+
+
+def group_norm_relu(
+    images: Float[Tensor, "B C H W"],
+    groups: int,
+    weight: Float[Tensor, " C"],
+    bias: Float[Tensor, " C"],
+    eps: float,
+    added: Float[Tensor, "B C H W"] | None = None,
+) -> Float[Tensor, "B C H W"]:
+    """relu(group_norm(images) + added).
+
+    On a GPU one kernel forwards and one backwards, if channels are innermost in memory: torch has
+    half a dozen for them, and lays channels out the other way first.
+    """
+    if _pays(images, groups, added):
+        return cast(Tensor, _GroupNormReLU.apply(images, groups, weight, bias, eps, added))
+    return group_norm_relu_plain(images, groups, weight, bias, eps, added)
+
+
+def group_norm_relu_plain(
+    images: Tensor, groups: int, weight: Tensor, bias: Tensor, eps: float, added: Tensor | None
+) -> Tensor:
+    """The same with torch's own operations."""
+    hidden = F.group_norm(images, groups, weight, bias, eps)
+    return F.relu(hidden if added is None else hidden + added)
+
+
+def _pays(images: Tensor, groups: int, added: Tensor | None) -> bool:
+    channels, positions = images.shape[1], images.shape[2:].numel()
+    largest = max(channels // groups, 16) * positions
+    return (
+        images.is_cuda
+        and images.dtype in (torch.float32, torch.bfloat16)
+        and _innermost(images)
+        and (added is None or (_innermost(added) and added.dtype == images.dtype))
+        and channels & (channels - 1) == 0
+        and groups & (groups - 1) == 0
+        and largest <= _MOST
+        and triton_available()
+    )
+
+
+def _innermost(images: Tensor) -> bool:
+    return images.is_contiguous(memory_format=torch.channels_last)
+
+
+class _GroupNormReLU(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        images: Tensor,
+        groups: int,
+        weight: Tensor,
+        bias: Tensor,
+        eps: float,
+        added: Tensor | None,
+    ) -> Tensor:
+        from bbh.kernels.group_norm_triton import forward
+
+        return forward(images, groups, weight, bias, eps, added)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        images, ctx.groups, weight, bias, ctx.eps, added = inputs
+        # With something added only the output tells where the ReLU let pass.
+        ctx.save_for_backward(images, weight, bias, None if added is None else output)
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *gradients: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        from bbh.kernels.group_norm_triton import backward
+
+        images, weight, bias, output = ctx.saved_tensors
+        into_images, into_weight, into_bias, into_added = backward(
+            gradients[0], images, ctx.groups, weight, bias, ctx.eps, output
+        )
+        return into_images, None, into_weight, into_bias, None, into_added
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Tensor, int]:
+        """Draws that are batched: as torch does it."""
+        del info
+        return torch.vmap(group_norm_relu_plain, in_dims)(*inputs), 0
