@@ -333,11 +333,22 @@ def test_precision_follows_the_network():
 
 @pytest.mark.parametrize("initialization", [FromNetwork(0.3), Glorot()])
 @pytest.mark.parametrize("noise", [GaussianNoise(1, shared=True), GaussianNoise(3)])
-def test_trunks_evaluated_together_are_the_trunks_one_by_one(initialization, noise):
-    values = {"a.weight": torch.randn(3, 2), "a.bias": torch.randn(3), "b": torch.randn(4, 3)}
+@pytest.mark.parametrize("rows", [3, 512])  # whole, and in pieces
+def test_heads_evaluated_together_are_the_heads_one_by_one(initialization, noise, rows):
+    values = {"a.weight": torch.randn(rows, 2), "a.bias": torch.randn(rows), "b": torch.randn(4, 3)}
+    # Output layers of one size are one product.
+    values |= {"c.weight": torch.randn(rows, 2), "c.bias": torch.randn(rows)}
     generator = LayerWise((5, 6), initialization=initialization).build(values, noise)
     z = noise.sample(4, generator.num_groups, torch.zeros(()))
     together = generator(z)
+    parameters = dict(generator.named_parameters())
+    slopes = torch.autograd.grad(sum(w.sin().sum() for w in together.values()), parameters.values())
+    alone = 0.0
     for one in generator.hypernetworks:
         (name,) = one.head.names
-        torch.testing.assert_close(together[name].flatten(1), one(z[:, one.head.group]))
+        weights = one(z[:, one.head.group])
+        torch.testing.assert_close(together[name].flatten(1), weights)
+        alone = alone + weights.sin().sum()
+    expected = torch.autograd.grad(alone, parameters.values())
+    for name, mine, other in zip(parameters, slopes, expected, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-4, msg=name)

@@ -27,9 +27,7 @@ def compare(forward, backward, batch, channels, groups, height, width, added, dt
     extra = numbers() - 3 if added else None
     weight, bias = torch.randn(channels), torch.randn(channels)
     outputs = forward(images, groups, weight, bias, 1e-5, extra)
-    found = backward(
-        gradient, images, groups, weight, bias, 1e-5, outputs if added else None
-    )
+    found = backward(gradient, images, groups, weight, bias, 1e-5, outputs if added else None)
     exact = [None if one is None else one.double().requires_grad_() for one in (images, extra)]
     scale = [weight.double().requires_grad_(), bias.double().requires_grad_()]
     expected = group_norm_relu_plain(exact[0], groups, *scale, 1e-5, exact[1])

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from bbh.weights import FlowKind
-from bbh.weights.flow import MultiplierFlow
-from bbh.weights.flows import Flow, FlowChain, MaskedRealNVP, Planar
+from bbh.weights.flow import MultiplierFlow, draw_multipliers, reverse_log_prob
+from bbh.weights.flows import Flow, FlowChain, MaskedRealNVP, Planar, flows_together
 
 KINDS = list(FlowKind)
 
@@ -94,13 +94,14 @@ def test_planar_step_without_direction_is_the_identity():
 @pytest.mark.parametrize(("kind", "dim"), [(FlowKind.PLANAR, 1), (FlowKind.PLANAR, 20)])
 def test_planar_multipliers_start_around_one(kind: FlowKind, dim: int):
     # Ten fresh flows: each mean of z is 1 to within its random parameters' few hundredths.
-    means = [MultiplierFlow(dim, kind, 2)(2000)[0].mean().item() for _ in range(10)]
-    assert sum(means) / 10 == pytest.approx(1, abs=0.05)
+    z, _ = draw_multipliers([MultiplierFlow(dim, kind, 2) for _ in range(10)], 2000)
+    assert z.mean().item() == pytest.approx(1, abs=0.05)
 
 
 def test_real_nvp_multipliers_start_around_one():
-    means = [MultiplierFlow(20, FlowKind.REAL_NVP, 2)(2000)[0].mean().item() for _ in range(10)]
-    assert sum(means) / 10 == pytest.approx(1, abs=0.05)
+    flows = [MultiplierFlow(20, FlowKind.REAL_NVP, 2) for _ in range(10)]
+    z, _ = draw_multipliers(flows, 2000)
+    assert z.mean().item() == pytest.approx(1, abs=0.05)
 
 
 def test_log_density_of_the_multiplier_is_the_entropy_on_average():
@@ -109,7 +110,7 @@ def test_log_density_of_the_multiplier_is_the_entropy_on_average():
     randomise(multiplier.flow, 1.0)
     multiplier.double()
     with torch.no_grad():
-        _, log_prob = multiplier(200_000)
+        _, log_prob = draw_multipliers([multiplier], 200_000)
         scale = (0.5 * multiplier.log_variance).exp()
         base = multiplier.loc + scale * torch.linspace(-7, 7, 20_001).double().unsqueeze(1)
         mapped = multiplier.flow(base)[0]
@@ -135,5 +136,26 @@ def test_reverse_density_integrates_to_one(steps: int):
     grid = torch.linspace(-60, 60, 120_001, dtype=torch.float64)
     for weight in (-2.0, 0.0, 0.7):
         kernels = torch.full((len(grid), 1, 1), weight, dtype=torch.float64)
-        density = multiplier.reverse_log_prob(grid.unsqueeze(1), kernels).exp()
+        density = reverse_log_prob([multiplier], grid.view(1, -1, 1), [kernels])[0].exp()
         assert torch.trapezoid(density, grid).item() == pytest.approx(1, abs=1e-6)
+
+
+def test_flows_together_are_the_flows_one_by_one():
+    chains = [FlowChain(FlowKind.PLANAR, 3, 2, hidden=4) for _ in range(4)]
+    for chain in chains:
+        randomise(chain, 1.0)
+    z = torch.randn(4, 5, 3, dtype=torch.float64)
+    mapped, log_det = flows_together(chains, z)
+    for index, chain in enumerate(chains):
+        alone, its_log_det = chain(z[index])
+        torch.testing.assert_close(mapped[index], alone)
+        torch.testing.assert_close(log_det[index], its_log_det)
+
+
+def test_flows_together_have_masks_of_their_own():
+    chain = FlowChain(FlowKind.REAL_NVP, 64, 1, hidden=4)
+    z = torch.randn(1, 1, 64).expand(2, 3, 64)
+    mapped, _ = flows_together([chain, chain], z)
+    kept = (mapped == z).flatten(0, 1)
+    # Each entry is kept with probability one half: no two of six masks agree in 64 of them.
+    assert len({tuple(mask.tolist()) for mask in kept}) == 6

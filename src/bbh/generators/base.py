@@ -15,8 +15,8 @@ from bbh.generators.hypernetwork import (
     Head,
     Hypernetwork,
     features_together,
-    outputs_together,
     num_parameters,
+    outputs_together,
 )
 from bbh.generators.initialization import FromNetwork, Initialization
 from bbh.noise import GaussianNoise

@@ -10,6 +10,9 @@ from torch.nn import functional as F
 
 from bbh.gradients import is_large, outer_linear
 
+# Of one piece of a product of many.
+_ROWS = 256
+
 
 @dataclass(frozen=True)
 class Head:
@@ -140,17 +143,30 @@ def outputs_together(
     each = features.unbind()
     made: dict[int, Tensor] = {}
     for indices in alike.values():
-        first = hypernetworks[indices[0]]
-        if len(indices) == 1:
-            made[indices[0]] = first.outputs(each[indices[0]].unsqueeze(1))
-            continue
-        weight = torch.stack([hypernetworks[index].output_weight for index in indices])
-        bias = torch.stack([hypernetworks[index].output_bias for index in indices])
-        inputs = torch.stack([each[index] for index in indices])
-        # The bias outside of the product, which mixed precision rounds.
-        weights = torch.bmm(inputs, weight.mT) + bias.unsqueeze(1)
-        made |= dict(zip(indices, weights.unbind(), strict=True))
+        group = [hypernetworks[index] for index in indices]
+        inputs = [each[index] for index in indices]
+        if len(group) == 1:
+            weights = [group[0].outputs(inputs[0].unsqueeze(1))]
+        else:
+            weights = _outputs_of_alike(group, torch.stack(inputs)).unbind()
+        made |= dict(zip(indices, weights, strict=True))
     return [made[index] for index in range(len(hypernetworks))]
+
+
+def _outputs_of_alike(
+    hypernetworks: list[Hypernetwork], features: Float[Tensor, "G S hidden"]
+) -> Float[Tensor, "G S weights"]:
+    weight = torch.stack([one.output_weight for one in hypernetworks])
+    bias = torch.stack([one.output_bias for one in hypernetworks])
+    groups, rows, hidden = weight.shape
+    # In pieces of few rows: the features' gradient is a sum over rows, and libraries sum tens of
+    # thousands of them one after the other.
+    pieces = rows // _ROWS if rows % _ROWS == 0 else 1
+    inputs = features.mT.unsqueeze(1).expand(-1, pieces, -1, -1).flatten(0, 1)
+    # The matrix first, so that its gradient comes in its own layout. The bias outside of the
+    # product, which mixed precision rounds.
+    weights = torch.bmm(weight.view(groups * pieces, -1, hidden), inputs)
+    return weights.view(groups, rows, -1).mT + bias.unsqueeze(1)
 
 
 def _linear_layers(hypernetwork: Hypernetwork) -> list[nn.Linear]:

@@ -27,7 +27,9 @@ def group_norm_relu(
     On a GPU one kernel forwards and one backwards, if channels are innermost in memory: torch has
     half a dozen for them, and lays channels out the other way first.
     """
-    if _pays(images, groups, added):
+    # Inside of torch.func's transformations tensors have no layout to ask for.
+    transformed = torch._C._are_functorch_transforms_active()  # pyright: ignore[reportPrivateUsage]
+    if not transformed and _pays(images, groups, added):
         return cast(Tensor, _GroupNormReLU.apply(images, groups, weight, bias, eps, added))
     return group_norm_relu_plain(images, groups, weight, bias, eps, added)
 
@@ -62,6 +64,7 @@ def _innermost(images: Tensor) -> bool:
 class _GroupNormReLU(torch.autograd.Function):
     @staticmethod
     def forward(
+        ctx: Any,
         images: Tensor,
         groups: int,
         weight: Tensor,
@@ -71,13 +74,11 @@ class _GroupNormReLU(torch.autograd.Function):
     ) -> Tensor:
         from bbh.kernels.group_norm_triton import forward
 
-        return forward(images, groups, weight, bias, eps, added)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        images, ctx.groups, weight, bias, ctx.eps, added = inputs
+        output = forward(images, groups, weight, bias, eps, added)
+        ctx.groups, ctx.eps = groups, eps
         # With something added only the output tells where the ReLU let pass.
         ctx.save_for_backward(images, weight, bias, None if added is None else output)
+        return output
 
     @staticmethod
     @once_differentiable
@@ -91,9 +92,3 @@ class _GroupNormReLU(torch.autograd.Function):
             gradients[0], images, ctx.groups, weight, bias, ctx.eps, output
         )
         return into_images, None, into_weight, into_bias, None, into_added
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Tensor, int]:
-        """Draws that are batched: as torch does it."""
-        del info
-        return torch.vmap(group_norm_relu_plain, in_dims)(*inputs), 0

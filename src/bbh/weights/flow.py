@@ -1,7 +1,7 @@
 """Multiplicative normalising flows: Gaussian weights whose means are scaled by random z."""
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import cast
 
 import torch
@@ -11,10 +11,10 @@ from torch.nn import functional as F
 
 from bbh.cost import Cost
 from bbh.divergences import ClosedForm, Marginals
-from bbh.params import Params, TensorTable, num_draws, side_by_side
+from bbh.params import Params, TensorTable, num_draws, side_by_side, unflatten
 from bbh.priors import Prior
 from bbh.weights.base import WeightDistribution
-from bbh.weights.flows import FlowChain, FlowKind
+from bbh.weights.flows import FlowChain, FlowKind, flows_together
 from bbh.weights.mean_field import draw_normal
 from bbh.weights.per_example import Sampling
 
@@ -39,26 +39,46 @@ class MultiplierFlow(nn.Module):
         self.reverse_loc = nn.Parameter(0.05 * torch.randn(dim))
         self.reverse_log_precision = nn.Parameter(0.05 * torch.randn(dim))
 
-    def forward(self, num_samples: int) -> tuple[Float[Tensor, "S Z"], Float[Tensor, " S"]]:
-        """Draws of z and E[log q(z₀)] − log|det|, the log density up to the base's noise."""
-        noise = torch.randn(
-            num_samples, len(self.loc), device=self.loc.device, dtype=self.loc.dtype
-        )
-        z, log_det = self.flow(self.loc + (0.5 * self.log_variance).exp() * noise)
-        base = -0.5 * (math.log(2 * math.pi) + 1 + self.log_variance).sum()
-        return z, base - log_det
 
-    def reverse_log_prob(
-        self, z: Float[Tensor, "S Z"], kernels: Float[Tensor, "S rows Z"]
-    ) -> Float[Tensor, " S"]:
-        """log r(z | W): a Gaussian after a flow, whose moments depend on the sampled kernel."""
-        summary = torch.tanh(kernels @ self.projection).mean(1, keepdim=True)
-        loc = summary * self.reverse_loc
-        log_precision = summary * self.reverse_log_precision
-        mapped, log_det = self.reverse_flow(z)
-        squared = (mapped - loc).square() * log_precision.exp()
-        log_prob = 0.5 * (log_precision - squared - math.log(2 * math.pi)).sum(1)
-        return log_prob + log_det
+Multipliers = list[MultiplierFlow]
+
+
+def draw_multipliers(
+    flows: Multipliers, num_samples: int
+) -> tuple[Float[Tensor, "G S Z"], Float[Tensor, "G S"]]:
+    """Draws of z and E[log q(z₀)] − log|det|, the log density up to the base's noise.
+
+    Args:
+        flows: Of kernels with as many entries of z.
+        num_samples: Draws of each.
+    """
+    loc = torch.stack([one.loc for one in flows]).unsqueeze(1)
+    log_variance = torch.stack([one.log_variance for one in flows]).unsqueeze(1)
+    shape = (len(flows), num_samples, loc.shape[-1])
+    noise = torch.randn(shape, device=loc.device, dtype=loc.dtype)
+    start = loc + (0.5 * log_variance).exp() * noise
+    z, log_det = flows_together([one.flow for one in flows], start)
+    base = -0.5 * (math.log(2 * math.pi) + 1 + log_variance).sum(2)
+    return z, base - log_det
+
+
+def reverse_log_prob(
+    flows: Multipliers, z: Float[Tensor, "G S Z"], kernels: list[Float[Tensor, "S _ Z"]]
+) -> Float[Tensor, "G S"]:
+    """log r(z | W): a Gaussian after a flow, whose moments depend on the sampled kernel."""
+    summary = torch.stack(
+        [
+            torch.tanh(kernel @ one.projection).mean(1, keepdim=True)
+            for one, kernel in zip(flows, kernels, strict=True)
+        ]
+    )
+    loc = summary * torch.stack([one.reverse_loc for one in flows]).unsqueeze(1)
+    precisions = torch.stack([one.reverse_log_precision for one in flows]).unsqueeze(1)
+    log_precision = summary * precisions
+    mapped, log_det = flows_together([one.reverse_flow for one in flows], z)
+    squared = (mapped - loc).square() * log_precision.exp()
+    log_prob = 0.5 * (log_precision - squared - math.log(2 * math.pi)).sum(2)
+    return log_prob + log_det
 
 
 class MultiplicativeFlow(WeightDistribution):
@@ -138,11 +158,15 @@ class MultiplicativeFlow(WeightDistribution):
             *(side_by_side({name: part[name] for name in self.penalised}) for part in samples.parts)
         )
         complexity = self.divergence(plain, self.penalised, prior, marginals=marginals).complexity
-        for name, (z, log_prob) in samples.multipliers.items():
-            if name not in self.penalised:
-                continue
-            kernels = plain[name].movedim(self.axes[name] + 1, -1).flatten(1, -2)
-            reverse = self._multiplier(name).reverse_log_prob(z, kernels)
+        for names in self._alike([name for name in self.axes if name in self.penalised]):
+            z, log_prob = (
+                torch.stack(part)
+                for part in zip(*(samples.multipliers[name] for name in names), strict=True)
+            )
+            kernels = [
+                plain[name].movedim(self.axes[name] + 1, -1).flatten(1, -2) for name in names
+            ]
+            reverse = reverse_log_prob(self._flows(names), z, kernels)
             complexity = complexity + (log_prob - reverse).sum()
         return Cost(complexity)
 
@@ -156,13 +180,12 @@ class MultiplicativeFlow(WeightDistribution):
 
     def _scaled_means(self, num_samples: int) -> tuple[Params, dict[str, tuple[Tensor, Tensor]]]:
         """z ∘ loc of every tensor [S, *shape], and the z with their log densities."""
-        locs: Params = {}
+        locs = {name: loc.expand(num_samples, *loc.shape) for name, loc in self.loc().items()}
         multipliers: dict[str, tuple[Tensor, Tensor]] = {}
-        for name, loc in self.loc().items():
-            locs[name] = loc.expand(num_samples, *loc.shape)
-            if name in self.axes:
-                z, log_prob = self._multiplier(name)(num_samples)
-                shape = [1] * (loc.dim() + 1)
+        for names in self._alike(self.axes):
+            draws = draw_multipliers(self._flows(names), num_samples)
+            for name, z, log_prob in zip(names, *(part.unbind() for part in draws), strict=True):
+                shape = [1] * locs[name].dim()
                 shape[0], shape[self.axes[name] + 1] = z.shape
                 locs[name] = locs[name] * z.view(shape)
                 multipliers[name] = z, log_prob
@@ -171,13 +194,23 @@ class MultiplicativeFlow(WeightDistribution):
     def _scales(self) -> Params:
         # A smooth limit: at a hard one the gradient is zero, and no scale ever comes back.
         limit = self.log_max_scale
+        values = side_by_side(self.raw_scale())
+        scales = (limit - F.softplus(limit - values)).exp()
         return {
-            name: (limit - F.softplus(limit - value)).exp()
-            for name, value in self.raw_scale().items()
+            name: scale[0].to(self.loc()[name].dtype)
+            for name, scale in unflatten(scales[None], self.shapes).items()
         }
 
-    def _multiplier(self, name: str) -> MultiplierFlow:
-        return cast(MultiplierFlow, self.multipliers[_key(name)])
+    def _alike(self, names: Iterable[str]) -> list[list[str]]:
+        """Kernels whose z have as many entries: their flows go together."""
+        groups: dict[tuple[int, torch.dtype], list[str]] = {}
+        for name in names:
+            key = (self.shapes[name][self.axes[name]], self.loc()[name].dtype)
+            groups.setdefault(key, []).append(name)
+        return list(groups.values())
+
+    def _flows(self, names: list[str]) -> Multipliers:
+        return [cast(MultiplierFlow, self.multipliers[_key(name)]) for name in names]
 
 
 class _Draws(Params):

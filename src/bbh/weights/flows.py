@@ -7,6 +7,7 @@ from enum import StrEnum
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.func import functional_call, vmap
 from torch.nn import functional as F
 
 # Where softplus is one.
@@ -97,3 +98,19 @@ class FlowChain(Flow):
             z, more = step(z)
             log_det = log_det + more
         return z, log_det
+
+
+def flows_together(
+    chains: list[FlowChain], z: Float[Tensor, "G S Z"]
+) -> tuple[Float[Tensor, "G S Z"], Float[Tensor, "G S"]]:
+    """What chains that are alike make of points of their own: a deep network has dozens."""
+    if len(chains) == 1:
+        mapped, log_det = chains[0](z[0])
+        return mapped.unsqueeze(0), log_det.unsqueeze(0)
+    tables = [dict(chain.named_parameters()) for chain in chains]
+    stacked = {name: torch.stack([table[name] for table in tables]) for name in tables[0]}
+
+    def one(values: dict[str, Tensor], points: Tensor) -> tuple[Tensor, Tensor]:
+        return functional_call(chains[0], values, (points,))
+
+    return vmap(one, randomness="different")(stacked, z)
