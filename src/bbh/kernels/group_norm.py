@@ -27,9 +27,7 @@ def group_norm_relu(
     On a GPU one kernel forwards and one backwards, if channels are innermost in memory: torch has
     half a dozen for them, and lays channels out the other way first.
     """
-    # Inside of torch.func's transformations tensors have no layout to ask for.
-    transformed = torch._C._are_functorch_transforms_active()  # pyright: ignore[reportPrivateUsage]
-    if not transformed and _pays(images, groups, added):
+    if _pays(images, groups, added):
         return cast(Tensor, _GroupNormReLU.apply(images, groups, weight, bias, eps, added))
     return group_norm_relu_plain(images, groups, weight, bias, eps, added)
 
@@ -42,11 +40,19 @@ def group_norm_relu_plain(
     return F.relu(hidden if added is None else hidden + added)
 
 
+def laid_out(images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
+    """The same images, on a GPU with channels innermost; convolutions hand the layout on."""
+    if not images.is_cuda or _transformed():
+        return images
+    return images.contiguous(memory_format=torch.channels_last)
+
+
 def _pays(images: Tensor, groups: int, added: Tensor | None) -> bool:
     channels, positions = images.shape[1], images.shape[2:].numel()
     largest = max(channels // groups, 16) * positions
     return (
         images.is_cuda
+        and not _transformed()
         and images.dtype in (torch.float32, torch.bfloat16)
         and _innermost(images)
         and (added is None or (_innermost(added) and added.dtype == images.dtype))
@@ -55,6 +61,11 @@ def _pays(images: Tensor, groups: int, added: Tensor | None) -> bool:
         and largest <= _MOST
         and triton_available()
     )
+
+
+def _transformed() -> bool:
+    """Whether torch.func is at work, whose tensors have no layout to ask for."""
+    return torch._C._are_functorch_transforms_active()  # pyright: ignore[reportPrivateUsage]
 
 
 def _innermost(images: Tensor) -> bool:

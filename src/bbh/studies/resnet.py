@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bbh.kernels.group_norm import group_norm_relu
+from bbh.kernels.group_norm import group_norm_relu, laid_out
 from bbh.studies.datasets.cifar10 import MEANS, SCALES
 
 Norm = Callable[[int], nn.Module]
@@ -116,10 +116,7 @@ class ResNet(nn.Module):
 
     def forward(self, images: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B C"]:
         """Logits for images in [0, 1]."""
-        images = (images - self.means) / self.scales
-        if images.is_cuda:
-            # The layout that the fused norms need and that convolutions like best.
-            images = images.contiguous(memory_format=torch.channels_last)
+        images = laid_out((images - self.means) / self.scales)
         hidden = self.dropout(self.conv(images))
         hidden = self.blocks(_normed_relu(self.norm, hidden))
         return self.classify(hidden.mean((2, 3)))

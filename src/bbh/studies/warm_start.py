@@ -10,9 +10,6 @@ from bbh.history import EpochRecord
 from bbh.progress import Display
 from bbh.studies.config import Config
 
-# Of every MAP preset.
-_LEARNING_RATE = 1e-3
-
 
 def first_config(config: Config) -> Config:
     """How the weights to start around are trained: as the MAP estimate of the same model.
@@ -23,7 +20,7 @@ def first_config(config: Config) -> Config:
         "map",
         epochs=config.warm_start_epochs,
         batch_size=config.batch_size,
-        learning_rate=_LEARNING_RATE,
+        learning_rate=config.learning_rate,
         cosine_decay=True,
         temperature=config.temperature,
         gradient_clip=config.gradient_clip,
