@@ -16,6 +16,7 @@ from bbh.studies.resnet import (
     FilterResponseNorm,
     PaperResNet,
     ResNet,
+    StandardisedConv2d,
     Units,
     central_crop,
     instance_norm,
@@ -161,6 +162,22 @@ def test_stacked_weights_run_together_as_one_by_one(make, name):
         weights = {key: value[index] for key, value in stacked.items()}
         alone = functional_call(network, weights, (images,))
         torch.testing.assert_close(together[index], alone)
+
+
+def test_standardised_filters_have_neither_mean_nor_scale():
+    layer = StandardisedConv2d(2, 3, 3, bias=False).double()
+    images = torch.rand(4, 2, 5, 5, dtype=torch.float64)
+    before = layer(images)
+    with torch.no_grad():
+        layer.weight.mul_(torch.tensor([0.5, 2.0, 7.0]).view(3, 1, 1, 1)).add_(0.3)
+    # Up to the small number that keeps the variance from zero.
+    torch.testing.assert_close(layer(images), before, rtol=1e-3, atol=1e-3)
+    # One entry in eighteen is 1, the others 0: (1 − 1/18) and −1/18 in deviations √17/18.
+    with torch.no_grad():
+        layer.weight.zero_()[:, 0, 1, 1] = 1
+    middle, total = images[:, 0, 1:4, 1:4], F.unfold(images, 3).sum(1).view(4, 3, 3)
+    expected = (middle - total / 18) * 18 / math.sqrt(17)
+    torch.testing.assert_close(layer(images)[:, 0], expected, rtol=1e-3, atol=1e-3)
 
 
 def test_posteriors_run_it_both_ways():

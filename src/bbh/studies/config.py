@@ -72,6 +72,7 @@ class Config:
         blocks: Its residual units per stage; five make 32 layers.
         width: Its channels in the first stage.
         normalisation: In it: group, filter_response, batch, instance or batch_statistics.
+        standardised_kernels: Bring every filter of He's to mean 0 and variance 1 before its use.
         final_norm: Normalise before the last layer of the paper's one.
         augmentation: none, crops (and flips), or distorted: with brightness and contrast as well.
         noise_scale: Standard deviation of the toy study's observation noise.
@@ -124,6 +125,7 @@ class Config:
     blocks: int = 5
     width: int = 16
     normalisation: str = "group"
+    standardised_kernels: bool = False
     final_norm: bool = True
     augmentation: str = "none"
     noise_scale: float = 9.0

@@ -17,7 +17,13 @@ from bbh.studies.datasets.digits import NUM_TRAIN as NUM_DIGITS
 from bbh.studies.datasets.mnist import NUM_TRAIN as NUM_MNIST
 from bbh.studies.legacy import DropoutLeNet
 from bbh.studies.networks import LeNet, digits_network, toy_network
-from bbh.studies.resnet import NORMALISATIONS, PaperResNet, ResNet, Units
+from bbh.studies.resnet import (
+    NORMALISATIONS,
+    PaperResNet,
+    ResNet,
+    StandardisedConv2d,
+    Units,
+)
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,7 @@ def _resnet(config: Config) -> nn.Module:
         norm=NORMALISATIONS[config.normalisation],
         unit_dropout=rate if once else 0.0,
         convolution_dropout=0.0 if once else rate,
+        convolution=StandardisedConv2d if config.standardised_kernels else nn.Conv2d,
     )
     size = (NUM_CLASSES, config.blocks, config.width)
     if config.network == "paper":
