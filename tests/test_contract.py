@@ -248,9 +248,9 @@ def test_recorded_steps_fork_unless_draws_write_to_buffers(writes):
     posterior = bbh.methods.deep_ensemble(Averaging(writes), bbh.likelihoods.Categorical())
     inputs, samples = torch.randn(5, 4), posterior.sample(5)
     posterior.executor.in_recording = True
-    assert isinstance(posterior.executor.choose(samples), Streams)
+    assert isinstance(posterior.executor.choose(samples, 4), Streams)
     outputs = posterior(inputs, samples)
-    assert isinstance(posterior.executor.choose(samples), Streams) != writes
-    assert not isinstance(posterior.eval().executor.choose(samples), Streams)
+    assert isinstance(posterior.executor.choose(samples, 4), Streams) != writes
+    assert not isinstance(posterior.eval().executor.choose(samples, 4), Streams)
     posterior.execution = bbh.Loop()
     torch.testing.assert_close(outputs, posterior(inputs, samples))

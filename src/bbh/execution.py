@@ -11,7 +11,7 @@ from torch.func import vmap
 from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
 from torch.utils._pytree import tree_leaves
 
-from bbh.batches import Inputs
+from bbh.batches import Inputs, count
 from bbh.params import Params, num_draws
 from bbh.weights.per_example import PerExampleWeight, apart
 
@@ -53,6 +53,9 @@ _REFUSE_VMAP = (
 _REFUSE_IN_TRAINING = (_BatchNorm, nn.modules.dropout._DropoutNd)  # pyright: ignore[reportPrivateUsage]
 _NORMS = (nn.GroupNorm, nn.LayerNorm, nn.modules.instancenorm._InstanceNorm)  # pyright: ignore[reportPrivateUsage]
 _CONVOLUTIONS = (nn.modules.conv._ConvNd,)  # pyright: ignore[reportPrivateUsage]
+
+# From so many on a convolution takes longer than its launch.
+_MANY_EXAMPLES = 100
 
 
 class Executor:
@@ -101,7 +104,8 @@ class Executor:
             inputs_per_draw: The batch is one tensor [S, B, …].
             asked: The way to take; None chooses.
         """
-        execution = asked or self.choose(samples)
+        examples = count(inputs[0] if inputs_per_draw else inputs)
+        execution = asked or self.choose(samples, examples)
         if isinstance(execution, Streams):
             return self._in_streams(inputs, samples, inputs_per_draw)
         if isinstance(execution, Loop):
@@ -128,12 +132,16 @@ class Executor:
             logger.info("%s runs draw by draw: %s", type(self.network).__name__, error)
             return outputs
 
-    def choose(self, samples: Params) -> Execution | Streams:
+    def choose(self, samples: Params, examples: int) -> Execution | Streams:
         """Loop unless vmap is known to work and to pay.
 
         On a CPU vmap over convolution kernels is slower than a loop and over small matrices it is
-        faster. On a GPU batched kernels win, but for networks with norms in a recorded step:
-        batched norms are slow, and kernels of a graph cost nothing to launch.
+        faster. On a GPU batched kernels win, but for networks with norms: batched norms are slow.
+        Kernels of a recorded step cost nothing to launch, and those of many examples little.
+
+        Args:
+            samples: The draws.
+            examples: How many each of them sees.
         """
         one_draw = num_draws(samples) == 1
         per_example = any(isinstance(value, PerExampleWeight) for value in samples.values())
@@ -149,9 +157,11 @@ class Executor:
             return Loop()
         # Steps before the recorded one have shown whether draws write to the same buffers.
         alone = self.in_recording and self.network.training and not self._writes_buffers
-        if alone and any(isinstance(module, _NORMS) for module in modules):
+        normed = any(isinstance(module, _NORMS) for module in modules)
+        if normed and alone:
             return Streams()
-        return Vmap()
+        convolves = any(isinstance(module, _CONVOLUTIONS) for module in modules)
+        return Loop() if normed and convolves and examples >= _MANY_EXAMPLES else Vmap()
 
     def _loop(self, inputs: Inputs, samples: Params, inputs_per_draw: bool) -> Tensor:
         images = None if self._fits_channels_last is False else self._channels_last(inputs)

@@ -20,8 +20,8 @@ def first_config(config: Config) -> Config:
         "map",
         epochs=config.warm_start_epochs,
         batch_size=config.batch_size,
+        # All the while: it is the later stage that lets the rate fall.
         learning_rate=config.learning_rate,
-        cosine_decay=True,
         temperature=config.temperature,
         gradient_clip=config.gradient_clip,
         prior=config.prior,
