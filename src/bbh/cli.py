@@ -99,7 +99,7 @@ def run(
         str,
         typer.Argument(
             help="toy, digits, mnist, mnist-generators, mnist-noise, mnist-divergences, "
-            "mnist-attacks, cifar5 or cifar5-attacks.",
+            "mnist-attacks, cifar5, cifar5-temperatures or cifar5-attacks.",
             autocompletion=completion.studies,
         ),
     ],
@@ -110,7 +110,8 @@ def run(
             help="Row of the study's table: map, ensemble, bbb, dropout, mnf or bbh (toy: also "
             "nuts); in mnist-generators single, sliced or layerwise; in mnist-noise shared-1, "
             "independent-1, shared-8 or independent-8; in mnist-divergences closed_form, "
-            "adversarial, nearest_neighbour, joint or entropy. Repeatable; all by default.",
+            "adversarial, nearest_neighbour, joint or entropy; in cifar5-temperatures "
+            "temperature-1, -0.1, -0.01 or -0.001. Repeatable; all by default.",
             autocompletion=completion.methods,
         ),
     ] = None,

@@ -228,6 +228,8 @@ def test_corrected_is_hes_network_for_all():
     assert all(isinstance(network, ResNet) for network in networks)
     assert len({sum(p.numel() for p in network.parameters()) for network in networks}) == 1
     assert {config.normalisation for config in configs.values()} == {"group"}
+    # Nobody sees the data more often than another.
+    assert len({config.all_epochs for config in configs.values()}) == 1
 
 
 def test_augmentations_by_name():
@@ -244,7 +246,7 @@ def test_fewer_steps_where_validation_images_are_set_aside():
     ]
     assert steps == [250, 225]
     (run,) = plan("cifar5", variants=["bbh"], settings=["warm_start_epochs=40"])
-    assert estimate(run).steps == 250 * 240
+    assert estimate(run).steps == 250 * (40 + run.config.epochs)
 
 
 @pytest.mark.parametrize(

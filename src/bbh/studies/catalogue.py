@@ -418,6 +418,7 @@ STUDY_TITLES = {
     "mnist-divergences": "MNIST: divergence estimators",
     "mnist-attacks": "MNIST: attacks",
     "cifar5": "CIFAR5",
+    "cifar5-temperatures": "CIFAR5: weight of the complexity",
     "cifar5-attacks": "CIFAR5: attacks",
 }
 # In the order of tables; rows that are not here follow by name.
@@ -441,8 +442,12 @@ ROW_TITLES = {
     "nearest_neighbour": "Nearest neighbour",
     "joint": "Joint nearest neighbour",
     "entropy": "Nearest-neighbour entropy",
+    "temperature-1": "Temperature 1",
+    "temperature-0.1": "Temperature 0.1",
+    "temperature-0.01": "Temperature 0.01",
+    "temperature-0.001": "Temperature 0.001",
 }
-# Classes that are no digits, by study; the first of CIFAR-10 are CIFAR5's.
+# Classes that are no digits, by first word of the study; the first of CIFAR-10 are CIFAR5's.
 _CLASS_NAMES = {"cifar5": ("airplane", "automobile", "bird", "cat", "deer")}
 # Rows that others are measured against: never the best of a table, never in a ranking.
 REFERENCES = frozenset({"nuts"})
@@ -459,7 +464,8 @@ def class_name(study: str, label: SupportsInt) -> str:
     >>> class_name("cifar5", 3), class_name("mnist", 3)
     ('cat', '3')
     """
-    return _CLASS_NAMES[study][int(label)] if study in _CLASS_NAMES else str(label)
+    names = _CLASS_NAMES.get(study.partition("-")[0])
+    return names[int(label)] if names else str(label)
 
 
 def metric(name: str) -> Metric:

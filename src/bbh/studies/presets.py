@@ -24,6 +24,7 @@ _PRESETS: dict[str, dict[str, dict[str, Config]]] = {
     "mnist-divergences": {"paper": images.DIVERGENCES, "legacy": images.DIVERGENCES_LEGACY},
     "mnist-attacks": _MNIST,
     "cifar5": _CIFAR5,
+    "cifar5-temperatures": {"corrected": images.TEMPERATURES},
     "cifar5-attacks": _CIFAR5,
 }
 STUDIES = tuple(_PRESETS)

@@ -149,25 +149,41 @@ CIFAR5_LEGACY = {
         optimizer="rmsprop_tf",
     ),
 }
-# He's network with group norm on whole images, and what MNIST's corrected runs have: β rises to 1.
-# No setting has been searched for yet.
+# He's network with group norm and standardised filters, on whole images; thirty epochs.
+_CIFAR5 = Config(
+    epochs=30,
+    learning_rate=3e-3,
+    cosine_decay=True,
+    # The same error as in single precision, and two thirds of the time.
+    precision="bf16-mixed",
+    standardised_kernels=True,
+    augmentation="crops",
+)
+# Around weights that ten of the thirty epochs have found, with a prior that keeps activations at
+# their size, and at a temperature that leaves the data a say: the complexity of 464,000 weights
+# would drown out 25,000 images. Chosen on the validation split, for Bayes by Hypernet.
+_CIFAR5_VARIATIONAL = replace(
+    _CIFAR5, epochs=20, warm_start_epochs=10, temperature=3e-3, prior="fan_in"
+)
 CIFAR5_CORRECTED = {
-    method: replace(config, epochs=200, cosine_decay=True, augmentation="crops")
-    for method, config in {
-        "map": Config("map"),
-        "ensemble": Config("ensemble", num_members=5),
-        "bbb": Config("bbb", initial_scale=1e-3),
-        # Half of the units would be too many for so narrow a network.
-        "dropout": Config("dropout", dropout_layers=True, dropout_rate=0.1),
-        "mnf": Config("mnf", max_scale=0.3, anneal_start=20, anneal_end=35),
-        "bbh": Config(
-            "bbh",
-            num_samples=5,
-            divergence="entropy",
-            hidden=(16, 32, 64),
-            noise_dim=8,
-            anneal_start=20,
-            anneal_end=35,
-        ),
-    }.items()
+    "map": replace(_CIFAR5, method="map"),
+    "ensemble": replace(_CIFAR5, method="ensemble", num_members=5),
+    "bbb": replace(_CIFAR5_VARIATIONAL, method="bbb", initial_scale=1e-3),
+    # Half of the units would be too many for so narrow a network.
+    "dropout": replace(_CIFAR5, method="dropout", dropout_layers=True, dropout_rate=0.1),
+    "mnf": replace(_CIFAR5_VARIATIONAL, method="mnf", max_scale=0.3),
+    "bbh": replace(
+        _CIFAR5_VARIATIONAL,
+        method="bbh",
+        num_samples=5,
+        divergence="entropy",
+        hidden=(16, 32, 64),
+        noise_dim=8,
+        spread=0.03,
+    ),
+}
+# What the complexity at full weight does to a deep network, and at parts of it.
+TEMPERATURES = {
+    f"temperature-{temperature:g}": replace(CIFAR5_CORRECTED["bbh"], temperature=temperature)
+    for temperature in (1.0, 0.1, 0.01, 1e-3)
 }
