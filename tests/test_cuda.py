@@ -8,6 +8,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import bbh
 from bbh.execution import Executor
+from bbh.kernels import group_norm
+from bbh.studies.resnet import ResNet
+from kernels.test_group_norm import CASES as GROUP_NORMS
+from kernels.test_group_norm import compare as compare_norms
 from kernels.test_neighbours import CASES
 from kernels.test_neighbours import compare as compare_neighbours
 from kernels.test_outer_adam import SETTINGS, SHAPES, check_rounding, compare, rounding
@@ -211,6 +215,63 @@ def full_precision():
 
 
 @over_methods
+@pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 1e-4), (torch.bfloat16, 2e-2)])
+def test_group_norm_kernels(dtype, error):
+    from bbh.kernels.group_norm_triton import backward, forward
+
+    def on_gpu(work):
+        def moved(*arguments):
+            results = work(*(a.cuda() if isinstance(a, torch.Tensor) else a for a in arguments))
+            if isinstance(results, torch.Tensor):
+                return results.cpu()
+            return tuple(None if one is None else one.cpu() for one in results)
+
+        return moved
+
+    for case in (*GROUP_NORMS, (100, 16, 8, 32, 32, True), (7, 64, 8, 8, 8, False)):
+        assert compare_norms(on_gpu(forward), on_gpu(backward), *case, dtype=dtype) < error
+
+
+@pytest.mark.usefixtures("full_precision")
+def test_residual_networks_are_the_same_with_fused_norms(monkeypatch):
+    network = ResNet(5, blocks=1, width=16).cuda()
+    images = torch.rand(6, 3, 32, 32, device="cuda")
+    launches = []
+    for fused in (True, False):
+        monkeypatch.setattr(group_norm, "triton_available", lambda fused=fused: fused)
+        outputs = network(images)
+        slopes = torch.autograd.grad(outputs.square().sum(), tuple(network.parameters()))
+        launches.append((outputs, *slopes))
+        fused_nodes = "GroupNormReLU" in str(named_nodes(outputs))
+        assert fused_nodes == fused
+    for mine, plain in zip(*launches, strict=True):
+        scale = plain.abs().max().clamp(min=1e-3)
+        # Sums over thousands of pixels in another order, through seven layers.
+        torch.testing.assert_close(mine / scale, plain / scale, rtol=0, atol=1e-3)
+
+
+def named_nodes(outputs: torch.Tensor) -> set[str]:
+    """Names of all operations in a graph."""
+    nodes, seen = [outputs.grad_fn], set()
+    while nodes:
+        node = nodes.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            nodes += [after for after, _ in node.next_functions]
+    return {node.name() for node in seen}
+
+
+def test_small_output_layers_together_are_those_one_by_one():
+    values = {f"{name}.weight": torch.randn(512, 8).cuda() for name in "abc"}
+    generator = bbh.generators.LayerWise((16, 32)).build(values, bbh.GaussianNoise(3))
+    noise = torch.randn(5, 3, 3, device="cuda")
+    together = generator(noise)
+    for one in generator.hypernetworks:
+        (name,) = one.head.names
+        alone = one(noise[:, one.head.group])
+        torch.testing.assert_close(together[name].flatten(1), alone, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.usefixtures("full_precision")
 def test_attacks_are_those_of_the_cpu_and_stay_within_memory(method):
     posterior = method(LeNet(), bbh.likelihoods.Categorical()).eval()

@@ -341,6 +341,7 @@ def test_heads_evaluated_together_are_the_heads_one_by_one(initialization, noise
     generator = LayerWise((5, 6), initialization=initialization).build(values, noise)
     z = noise.sample(4, generator.num_groups, torch.zeros(()))
     together = generator(z)
+    assert all(draws.is_contiguous() for draws in together.values())
     parameters = dict(generator.named_parameters())
     slopes = torch.autograd.grad(sum(w.sin().sum() for w in together.values()), parameters.values())
     alone = 0.0

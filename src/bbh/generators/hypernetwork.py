@@ -166,7 +166,8 @@ def _outputs_of_alike(
     # The matrix first, so that its gradient comes in its own layout. The bias outside of the
     # product, which mixed precision rounds.
     weights = torch.bmm(weight.view(groups * pieces, -1, hidden), inputs)
-    return weights.view(groups, rows, -1).mT + bias.unsqueeze(1)
+    # Every draw in a row, as kernels want it.
+    return (weights.view(groups, rows, -1) + bias.unsqueeze(2)).mT.contiguous()
 
 
 def _linear_layers(hypernetwork: Hypernetwork) -> list[nn.Linear]:

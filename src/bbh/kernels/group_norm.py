@@ -28,7 +28,8 @@ def group_norm_relu(
     half a dozen for them, and lays channels out the other way first.
     """
     if _pays(images, groups, added):
-        return cast(Tensor, _GroupNormReLU.apply(images, groups, weight, bias, eps, added))
+        scale, shift = weight.contiguous(), bias.contiguous()
+        return cast(Tensor, _GroupNormReLU.apply(images, groups, scale, shift, eps, added))
     return group_norm_relu_plain(images, groups, weight, bias, eps, added)
 
 
