@@ -243,6 +243,29 @@ class Averaging(torch.nn.Module):
         return self.layers(normed)
 
 
+def test_many_examples_go_through_norms_draw_by_draw_on_an_accelerator():
+    network = torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3), torch.nn.GroupNorm(2, 4))
+    posterior = bbh.methods.deep_ensemble(network, bbh.likelihoods.Categorical())
+    samples = {name: value.to("meta") for name, value in posterior.sample(5).items()}
+    choose = posterior.executor.choose
+    assert isinstance(choose(samples, 1000), bbh.Loop)
+    # Launches of few examples' kernels would take longer than the kernels.
+    assert isinstance(choose(samples, 10), bbh.Vmap)
+
+
+def test_inputs_may_be_single_numbers():
+    class Scaled(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 3)
+
+        def forward(self, factor, inputs):
+            return factor * self.layer(inputs)
+
+    posterior = bbh.methods.deep_ensemble(Scaled(), bbh.likelihoods.Categorical())
+    assert posterior((torch.tensor(2.0), torch.randn(5, 4)), posterior.sample(5)).shape == (5, 5, 3)
+
+
 @pytest.mark.parametrize("writes", [False, True])
 def test_recorded_steps_fork_unless_draws_write_to_buffers(writes):
     posterior = bbh.methods.deep_ensemble(Averaging(writes), bbh.likelihoods.Categorical())

@@ -214,7 +214,6 @@ def full_precision():
     torch.backends.cudnn.allow_tf32 = before
 
 
-@over_methods
 @pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 1e-4), (torch.bfloat16, 2e-2)])
 def test_group_norm_kernels(dtype, error):
     from bbh.kernels.group_norm_triton import backward, forward
@@ -272,6 +271,7 @@ def test_small_output_layers_together_are_those_one_by_one():
         torch.testing.assert_close(together[name].flatten(1), alone, rtol=1e-4, atol=1e-4)
 
 
+@over_methods
 @pytest.mark.usefixtures("full_precision")
 def test_attacks_are_those_of_the_cpu_and_stay_within_memory(method):
     posterior = method(LeNet(), bbh.likelihoods.Categorical()).eval()

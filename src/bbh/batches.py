@@ -97,7 +97,7 @@ def first_tensor(inputs: Inputs) -> Tensor | None:
 def count(inputs: Inputs) -> int:
     """Number of examples; what ``cut`` leaves whole is one."""
     tensor = first_tensor(inputs)
-    return 1 if tensor is None else len(tensor)
+    return 1 if tensor is None or not tensor.dim() else len(tensor)
 
 
 def cut(inputs: Inputs, first: int, last: int) -> Inputs:

@@ -111,7 +111,8 @@ def run(
             "nuts); in mnist-generators single, sliced or layerwise; in mnist-noise shared-1, "
             "independent-1, shared-8 or independent-8; in mnist-divergences closed_form, "
             "adversarial, nearest_neighbour, joint or entropy; in cifar5-temperatures "
-            "temperature-1, -0.1, -0.01 or -0.001. Repeatable; all by default.",
+            "temperature-1, temperature-0.1, temperature-0.01 or temperature-0.001. "
+            "Repeatable; all by default.",
             autocompletion=completion.methods,
         ),
     ] = None,

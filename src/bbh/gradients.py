@@ -24,7 +24,10 @@ class Factors(NamedTuple):
 
 
 def is_large(matrix: Tensor) -> bool:
-    """Whether reading it takes longer than a few more operations on it would."""
+    """Whether reading it takes longer than a few more operations on it would.
+
+    On other devices than those measured every matrix is: they are left alone.
+    """
     return matrix.numel() >= _LARGE.get(matrix.device.type, 0)
 
 

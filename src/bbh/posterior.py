@@ -60,7 +60,7 @@ class Posterior(nn.Module, Generic[P]):
         likelihood: Copied, since it may learn.
         forward: How to call the network; by default ``network(inputs)``, with tuples and
             dictionaries spread over its arguments.
-        execution: ``Loop`` or ``Vmap``; None chooses by network and device.
+        execution: ``Loop`` or ``Vmap``; None chooses by network, device and batch.
         adversarial: Train on perturbed inputs as well.
         always_on: Names of modules that stay in training mode for prediction (MC dropout).
         recipe: How this posterior was made; without one it cannot be saved.

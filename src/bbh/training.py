@@ -121,6 +121,7 @@ def fit(
         raise ValueError(f"num_samples={num_samples}: draw at least one, or None.")
     num_data = num_data if num_data is not None else num_data_of(train_loader)
     fabric = fabric or Fabric(accelerator="auto", devices=1)
+    # First of all: what an optimizer does best depends on the device.
     posterior.to(fabric.device)
     make = optimizer or partial(_default_optimizer, posterior, fabric, learning_rate)
     objective, wrapped = fabric.setup(

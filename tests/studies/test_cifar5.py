@@ -18,7 +18,7 @@ from bbh.studies.images.study import ShuffledBatches, run_once
 from bbh.studies.presets import preset_config, preset_configs
 from bbh.studies.record import Record, read_arrays
 from bbh.studies.report.published import published
-from bbh.studies.resnet import PaperResNet, ResNet
+from bbh.studies.resnet import PaperResNet, ResNet, StandardisedConv2d
 from bbh.studies.run import Run
 from bbh.studies.runner import plan
 from bbh.studies.study import study_of
@@ -228,6 +228,7 @@ def test_corrected_is_hes_network_for_all():
     assert all(isinstance(network, ResNet) for network in networks)
     assert len({sum(p.numel() for p in network.parameters()) for network in networks}) == 1
     assert {config.normalisation for config in configs.values()} == {"group"}
+    assert {type(network.conv) for network in networks} == {StandardisedConv2d}
     # Nobody sees the data more often than another.
     assert len({config.all_epochs for config in configs.values()}) == 1
 

@@ -271,6 +271,32 @@ def test_gradients_of_flow_bound_and_draw_are_their_slopes(kind: FlowKind):
         assert slope == pytest.approx((ends[0] - ends[1]) / (2 * step), rel=1e-5, abs=1e-6), name
 
 
+def test_kernels_that_go_together_cost_what_they_cost_alone():
+    # Planar flows and no noise in z: nothing is left to chance but the weights, which are given.
+    values = {name: torch.randn(4, rows, 3) for name, rows in (("a", 1), ("b", 2), ("c", 5))}
+    weights = MultiplicativeFlow(values, kind=FlowKind.PLANAR).double()
+    for flow in weights.multipliers.values():
+        nn.init.constant_(flow.log_variance, -80.0)
+        for parameter in (flow.projection, flow.reverse_loc, flow.reverse_log_precision):
+            nn.init.normal_(parameter)
+    samples = weights.eval().sample(1)
+    found = weights.cost(samples, Normal()).complexity
+    alone = torch.zeros((), dtype=torch.float64)
+    for name, value in values.items():
+        other = MultiplicativeFlow({name: value}, kind=FlowKind.PLANAR).double()
+        own = weights.state_dict()
+        other.load_state_dict({key: own[key] for key in other.state_dict()})
+        one = {name: samples[name]}
+        drawn = type(samples)(
+            one,
+            {name: samples.parts[0][name]},
+            {name: samples.parts[1][name]},
+            {name: samples.multipliers[name]},
+        )
+        alone = alone + other.cost(drawn, Normal()).complexity
+    torch.testing.assert_close(found, alone)
+
+
 def test_every_kernel_enters_the_flow_bound():
     # With an r that does not look at the weights, ∂bound/∂log scale = scale² − 1 for each
     # weight of each tensor: Gaussian KL to N(0, 1), convolutions included. The limit 0.5 of the

@@ -25,11 +25,11 @@ def group_norm_relu(
     """relu(group_norm(images) + added).
 
     On a GPU one kernel forwards and one backwards, if channels are innermost in memory: torch has
-    half a dozen for them, and lays channels out the other way first.
+    half a dozen for them, and lays channels out the other way first. The result has the images'
+    type, under mixed precision as well, where torch's own would be in single precision.
     """
     if _pays(images, groups, added):
-        scale, shift = weight.contiguous(), bias.contiguous()
-        return cast(Tensor, _GroupNormReLU.apply(images, groups, scale, shift, eps, added))
+        return cast(Tensor, _GroupNormReLU.apply(images, groups, weight, bias, eps, added))
     return group_norm_relu_plain(images, groups, weight, bias, eps, added)
 
 

@@ -54,7 +54,7 @@ def _forward(
 ):
     position = tl.arange(0, POSITIONS)
     channel = tl.program_id(1) * (GROUPS * PER_GROUP) + tl.arange(0, GROUPS * PER_GROUP)
-    inside = (position < positions)[:, None] & (channel < channels)[None, :]
+    inside = (position < positions)[:, None] & (channel == channel)[None, :]
     first = tl.program_id(0).to(tl.int64) * positions * channels
     place = first + position[:, None] * channels + channel[None, :]
     x = tl.load(images + place, inside, other=0.0).to(tl.float32)
@@ -88,7 +88,7 @@ def _backward(
 ):
     position = tl.arange(0, POSITIONS)
     channel = tl.program_id(1) * (GROUPS * PER_GROUP) + tl.arange(0, GROUPS * PER_GROUP)
-    inside = (position < positions)[:, None] & (channel < channels)[None, :]
+    inside = (position < positions)[:, None] & (channel == channel)[None, :]
     first = tl.program_id(0).to(tl.int64) * positions * channels
     place = first + position[:, None] * channels + channel[None, :]
     x = tl.load(images + place, inside, other=0.0).to(tl.float32)
@@ -135,8 +135,8 @@ def forward(
     grid, shape = _division(images, groups)
     _forward[grid](
         images,
-        weight,
-        bias,
+        weight.contiguous(),
+        bias.contiguous(),
         images if added is None else added,
         outputs,
         *_sizes(images, groups),
@@ -162,14 +162,14 @@ def backward(
     into_added = None if outputs is None else torch.empty_like(images)
     # Of the gradients in weight and bias every image writes its share, to be added up afterwards.
     batch, channels = images.shape[:2]
-    rows = torch.empty(2, batch, channels, device=images.device)
-    sums = torch.empty(2, channels, device=images.device)
+    rows = torch.empty(2, batch, channels, device=images.device, dtype=torch.float32)
+    sums = torch.empty(2, channels, device=images.device, dtype=torch.float32)
     grid, shape = _division(images, groups)
     _backward[grid](
         gradient,
         images,
-        weight,
-        bias,
+        weight.contiguous(),
+        bias.contiguous(),
         images if outputs is None else outputs,
         into_images,
         images if into_added is None else into_added,

@@ -1,6 +1,7 @@
 """Training, the same in every study: from a run to a posterior and what it took."""
 
 import copy
+import gc
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -82,6 +83,7 @@ def train(
     fabric = Fabric(accelerator=device, devices=1, precision=precision)
     batches = make_batches(inputs.to(fabric.device), targets.to(fabric.device))
     if fabric.device.type == "cuda":
+        gc.collect()  # what an earlier run left on the card is none of this one's
         torch.cuda.reset_peak_memory_stats(fabric.device)
     study = study_of(run.study)
     make_network: Callable[[], nn.Module] = partial(study.make_network, config)

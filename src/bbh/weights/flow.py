@@ -194,18 +194,19 @@ class MultiplicativeFlow(WeightDistribution):
     def _scales(self) -> Params:
         # A smooth limit: at a hard one the gradient is zero, and no scale ever comes back.
         limit = self.log_max_scale
-        values = side_by_side(self.raw_scale())
-        scales = (limit - F.softplus(limit - values)).exp()
+        raw = self.raw_scale()
+        scales = (limit - F.softplus(limit - side_by_side(raw))).exp()
         return {
-            name: scale[0].to(self.loc()[name].dtype)
+            name: scale[0].to(raw[name].dtype)
             for name, scale in unflatten(scales[None], self.shapes).items()
         }
 
     def _alike(self, names: Iterable[str]) -> list[list[str]]:
         """Kernels whose z have as many entries: their flows go together."""
+        locs = self.loc()
         groups: dict[tuple[int, torch.dtype], list[str]] = {}
         for name in names:
-            key = (self.shapes[name][self.axes[name]], self.loc()[name].dtype)
+            key = (self.shapes[name][self.axes[name]], locs[name].dtype)
             groups.setdefault(key, []).append(name)
         return list(groups.values())
 

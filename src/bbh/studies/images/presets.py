@@ -154,14 +154,14 @@ _CIFAR5 = Config(
     epochs=30,
     learning_rate=3e-3,
     cosine_decay=True,
-    # The same error as in single precision, and two thirds of the time.
+    # MAP had the same error on the validation split in single precision.
     precision="bf16-mixed",
     standardised_kernels=True,
     augmentation="crops",
 )
-# Around weights that ten of the thirty epochs have found, with a prior that keeps activations at
-# their size, and at a temperature that leaves the data a say: the complexity of 464,000 weights
-# would drown out 25,000 images. Chosen on the validation split, for Bayes by Hypernet.
+# Around weights that ten of the thirty epochs have found, and at a temperature that leaves the data
+# a say: the complexity of 462,000 weights would drown out 25,000 images. Chosen on the validation
+# split, for Bayes by Hypernet, among few.
 _CIFAR5_VARIATIONAL = replace(
     _CIFAR5, epochs=20, warm_start_epochs=10, temperature=3e-3, prior="fan_in"
 )
