@@ -8,6 +8,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import bbh
+from bbh.draws import Draws
 from bbh.generators import LayerWise, Sliced
 from bbh.memory import peak_bytes
 from scenarios import BatchNormNet, LeNet, SmallLeNet, TwoInputs, dropout_mlp, mlp, printed_number
@@ -491,3 +492,15 @@ def test_layerwise_generator_predicts_within_its_limit():
     )
     values, limit = torch.randn(50, 1, 9, 9), 2**18
     assert peak_bytes(lambda: bbh.predict(posterior, values, 50, memory_limit=limit)) <= limit
+
+
+def test_memory_is_measured_on_a_draw_in_memory_of_its_own():
+    # Draws of Gaussians are cut out of one row each, at addresses that loops on a GPU copy from.
+    posterior = bbh.methods.bayes_by_backprop(mlp(), bbh.likelihoods.Categorical()).eval()
+    with torch.no_grad():
+        draws = Draws(posterior, 4, None, 2**30)
+        first, same = draws.first(), next(draws.at_most(1))
+    for name, value in first.items():
+        assert torch.equal(value, same[name])
+        assert value.untyped_storage().nbytes() == value.nbytes
+        assert same[name].untyped_storage().nbytes() > value.nbytes
