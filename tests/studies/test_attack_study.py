@@ -22,7 +22,6 @@ from bbh.studies.report.tables import build_table
 from bbh.studies.runner import plan
 from bbh.studies.study import attacked_study, study_of
 from studies.report_records import attack_curves, make_record, write_attacks, write_raw
-from studies.tiny_cifar import shrink, write_binary
 
 METHODS = ("map", "ensemble", "bbb", "dropout", "mnf", "bbh")
 TINY = (
@@ -31,14 +30,6 @@ TINY = (
 )
 TIMES = {"attack_seconds", "seconds", "steps_per_second", "peak_memory_bytes"}
 runner = CliRunner()
-
-
-@pytest.fixture
-def data(tmp_path, monkeypatch):
-    """A folder with CIFAR-10 in miniature: twenty test images of five classes."""
-    shrink(monkeypatch)
-    write_binary(tmp_path / "data")
-    return tmp_path / "data"
 
 
 def run_tiny(data, out, study, *arguments: str, settings: tuple[str, ...] = TINY):

@@ -30,14 +30,6 @@ TINY = ("blocks=1", "width=4", "batch_size=10", "prediction_samples=4", "hidden=
 runner = CliRunner()
 
 
-@pytest.fixture
-def data(tmp_path, monkeypatch):
-    """A folder with CIFAR-10 in miniature."""
-    shrink(monkeypatch)
-    write_binary(tmp_path / "data")
-    return tmp_path / "data"
-
-
 def run_tiny(data, out, *arguments: str, settings: tuple[str, ...] = TINY):
     words = ["run", "cifar5", "--data", str(data), "--out", str(out), "--device", "cpu"]
     words += [word for one in settings for word in ("--set", one)]
