@@ -59,8 +59,9 @@ def free_energy(
         raise ValueError(f"num_samples={num_samples}: draw at least one, or None.")
     if likelihood_samples is not None and likelihood_samples < 1:
         raise ValueError(f"likelihood_samples={likelihood_samples}: use at least one, or None.")
-    samples = posterior.sample(num_samples or posterior.weights.samples_per_step)
-    cost = posterior.weights.cost(samples, posterior.prior)
+    weights = posterior.weights
+    samples = weights.sample(num_samples or weights.samples_per_step)
+    cost = weights.cost(samples, posterior.prior)
     used = samples
     if likelihood_samples is not None:
         used = take(samples, slice(likelihood_samples))

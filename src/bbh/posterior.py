@@ -134,7 +134,8 @@ class Posterior(nn.Module, Generic[P]):
         """Weight draws ``{name: [num_samples, *shape]}``; values to reuse at will."""
         if num_samples < 1:
             raise ValueError(f"num_samples={num_samples}: draw at least one.")
-        return self.weights.sample(num_samples)
+        # A plain dictionary, as torch.func expects one; some distributions make more of it.
+        return dict(self.weights.sample(num_samples))
 
     def forward(
         self, inputs: Inputs, samples: Params, *, inputs_per_draw: bool = False

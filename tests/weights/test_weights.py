@@ -432,3 +432,28 @@ def test_sampled_priors_serve_nearest_neighbours():
     prior = Sampled(implicit(NearestNeighbour()).sample)
     weights.check_prior(prior)
     assert torch.isfinite(weights.cost(weights.sample(5), prior).complexity)
+
+
+def test_draws_bring_along_what_their_cost_needs(monkeypatch):
+    network = nn.Sequential(nn.Linear(4, 5), nn.LayerNorm(5), nn.Linear(5, 3))
+    asked = []
+    real = MeanFieldNormal.marginals
+
+    def marginals(weights):
+        asked.append(weights)
+        return real(weights)
+
+    monkeypatch.setattr(MeanFieldNormal, "marginals", marginals)
+    posterior = bbh.methods.bayes_by_backprop(network, bbh.likelihoods.Categorical())
+    batch = (torch.randn(6, 4), torch.arange(6) % 3)
+    bbh.free_energy(posterior, batch, num_data=6).total.backward()
+    # Once for the draws and their cost, although norms are another part of the product.
+    assert len(asked) == 1
+    # Plain draws, and those without gradient, cost the same, with a gradient.
+    with torch.no_grad():
+        samples = posterior.weights.sample(1)
+    assert type(posterior.sample(1)) is dict
+    for draws in (samples, dict(samples)):
+        posterior.zero_grad()
+        posterior.weights.cost(draws, Normal()).complexity.backward()
+        assert all(p.grad is not None for p in posterior.weights.parts[0].parameters())

@@ -65,13 +65,17 @@ class MeanFieldNormal(WeightDistribution):
             )
             samples = {name: draw_normal(locs[name], scales[name], sampling) for name in locs}
         # Side by side all have one type; single tensors may be of another.
-        return {name: value.to(self.loc()[name].dtype) for name, value in samples.items()}
+        locs = self.loc()
+        typed = {name: value.to(locs[name].dtype) for name, value in samples.items()}
+        return _Draws(typed, Marginals(loc, scale))
 
     def cost(self, samples: Params, prior: Prior) -> Cost:
         """The chosen divergence between q and the prior."""
-        return self.divergence(
-            samples, self.shapes, prior, marginals=self.marginals(), helper=self.helper
-        )
+        # Those the draws were made from, unless they were made without gradient.
+        known = samples.marginals if isinstance(samples, _Draws) else None
+        if known is None or (torch.is_grad_enabled() and not known.loc.requires_grad):
+            known = self.marginals()
+        return self.divergence(samples, self.shapes, prior, marginals=known, helper=self.helper)
 
     def check_prior(self, prior: Prior) -> None:
         """As the divergence demands."""
@@ -81,6 +85,14 @@ class MeanFieldNormal(WeightDistribution):
     def marginals(self) -> Marginals:
         """Means and standard deviations."""
         return Marginals(side_by_side(self.loc()), side_by_side(self.log_scale()).exp())
+
+
+class _Draws(Params):
+    """Weight draws with the means and standard deviations they were made from."""
+
+    def __init__(self, samples: Params, marginals: Marginals):
+        super().__init__(samples)
+        self.marginals = marginals
 
 
 def draw_normal(loc: Tensor, scale: Tensor, sampling: Sampling) -> Tensor:

@@ -34,14 +34,13 @@ class Product(WeightDistribution):
 
     def sample(self, num_samples: int) -> Params:
         """One draw of every part."""
-        samples: Params = {}
-        for part in self._parts():
-            samples |= part.sample(num_samples)
-        return samples
+        return _Joint([part.sample(num_samples) for part in self._parts()])
 
     def cost(self, samples: Params, prior: Prior) -> Cost:
         """The parts' costs, added up."""
-        costs = [part.cost(samples, prior) for part in self._parts()]
+        parts = list(self._parts())
+        own = samples.parts if isinstance(samples, _Joint) else [samples] * len(parts)
+        costs = [part.cost(draws, prior) for part, draws in zip(parts, own, strict=True)]
         complexity = torch.stack([cost.complexity for cost in costs]).sum()
         return Cost(complexity, sum((cost.auxiliary for cost in costs), start=0.0))
 
@@ -52,3 +51,13 @@ class Product(WeightDistribution):
 
     def _parts(self) -> Iterable[WeightDistribution]:
         return cast(Iterable[WeightDistribution], self.parts)
+
+
+class _Joint(Params):
+    """Draws of all parts, and each part's as it made them: some bring along what they know."""
+
+    def __init__(self, parts: list[Params]):
+        super().__init__()
+        for part in parts:
+            self |= part
+        self.parts = parts
