@@ -19,6 +19,16 @@ _CHANNELS = 16
 
 
 @triton.jit
+def _tile(positions, channels, POSITIONS: tl.constexpr, CHANNELS: tl.constexpr):
+    """This program's channels, which of its entries exist, and where they lie."""
+    position = tl.arange(0, POSITIONS)
+    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    inside = (position < positions)[:, None] & (channel == channel)[None, :]
+    first = tl.program_id(0).to(tl.int64) * positions * channels
+    return channel, inside, first + position[:, None] * channels + channel[None, :]
+
+
+@triton.jit
 def _per_group(sums, GROUPS: tl.constexpr, PER_GROUP: tl.constexpr):
     """Sums over channels, at every channel those of its group."""
     totals = tl.sum(tl.reshape(sums, (GROUPS, PER_GROUP)), axis=1)
@@ -52,11 +62,7 @@ def _forward(
     PER_GROUP: tl.constexpr,
     ADDED: tl.constexpr,
 ):
-    position = tl.arange(0, POSITIONS)
-    channel = tl.program_id(1) * (GROUPS * PER_GROUP) + tl.arange(0, GROUPS * PER_GROUP)
-    inside = (position < positions)[:, None] & (channel == channel)[None, :]
-    first = tl.program_id(0).to(tl.int64) * positions * channels
-    place = first + position[:, None] * channels + channel[None, :]
+    channel, inside, place = _tile(positions, channels, POSITIONS, GROUPS * PER_GROUP)
     x = tl.load(images + place, inside, other=0.0).to(tl.float32)
     x, _ = _standardised(x, inside, count, eps, GROUPS, PER_GROUP)
     y = x * tl.load(weight + channel)[None, :] + tl.load(bias + channel)[None, :]
@@ -86,11 +92,7 @@ def _backward(
     PER_GROUP: tl.constexpr,
     ADDED: tl.constexpr,
 ):
-    position = tl.arange(0, POSITIONS)
-    channel = tl.program_id(1) * (GROUPS * PER_GROUP) + tl.arange(0, GROUPS * PER_GROUP)
-    inside = (position < positions)[:, None] & (channel == channel)[None, :]
-    first = tl.program_id(0).to(tl.int64) * positions * channels
-    place = first + position[:, None] * channels + channel[None, :]
+    channel, inside, place = _tile(positions, channels, POSITIONS, GROUPS * PER_GROUP)
     x = tl.load(images + place, inside, other=0.0).to(tl.float32)
     g = tl.load(gradient + place, inside, other=0.0).to(tl.float32)
     x, scale = _standardised(x, inside, count, eps, GROUPS, PER_GROUP)
