@@ -152,15 +152,14 @@ class Executor:
             return Loop()
         if any(module.training and isinstance(module, _REFUSE_IN_TRAINING) for module in modules):
             return Loop()
-        on_cpu = next(iter(samples.values())).device.type == "cpu"
-        if on_cpu and any(isinstance(module, _CONVOLUTIONS) for module in modules):
+        convolves = any(isinstance(module, _CONVOLUTIONS) for module in modules)
+        if convolves and next(iter(samples.values())).device.type == "cpu":
             return Loop()
         # Steps before the recorded one have shown whether draws write to the same buffers.
         alone = self.in_recording and self.network.training and not self._writes_buffers
         normed = any(isinstance(module, _NORMS) for module in modules)
         if normed and alone:
             return Streams()
-        convolves = any(isinstance(module, _CONVOLUTIONS) for module in modules)
         return Loop() if normed and convolves and examples >= _MANY_EXAMPLES else Vmap()
 
     def _loop(self, inputs: Inputs, samples: Params, inputs_per_draw: bool) -> Tensor:

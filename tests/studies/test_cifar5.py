@@ -1,6 +1,7 @@
 """`bbh run cifar5`: presets, and all six methods from files to a report in seconds."""
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -23,7 +24,7 @@ from bbh.studies.run import Run
 from bbh.studies.runner import plan
 from bbh.studies.study import study_of
 from bbh.weights import MultiplicativeFlow, Product
-from studies.tiny_cifar import PER_FILE, shrink, write_binary
+from studies.tiny_cifar import PER_FILE
 
 METHODS = ("map", "ensemble", "bbb", "dropout", "mnf", "bbh")
 TINY = ("blocks=1", "width=4", "batch_size=10", "prediction_samples=4", "hidden=4,8")
@@ -130,7 +131,7 @@ def test_other_norms_and_settings_of_the_experiments(data, tmp_path, normalisati
     assert "was there" in resumed.output
 
 
-def test_statistics_of_batch_norm_are_each_draws_own(tmp_path, monkeypatch):
+def test_statistics_of_batch_norm_are_each_draws_own(data, tmp_path, monkeypatch):
     """Without them a run would predict with an average over the draws of all steps."""
     from bbh.studies.images import study
 
@@ -144,8 +145,6 @@ def test_statistics_of_batch_norm_are_each_draws_own(tmp_path, monkeypatch):
         return samples
 
     monkeypatch.setattr(study.bbh, "refresh_batch_norm", watched)
-    shrink(monkeypatch)
-    write_binary(tmp_path / "data")
     images = study_of("cifar5").load
     assert images is not None
     for normalisation in ("group", "batch", "batch_statistics"):
@@ -156,7 +155,7 @@ def test_statistics_of_batch_norm_are_each_draws_own(tmp_path, monkeypatch):
             settings=(*TINY, f"normalisation={normalisation}"),
             out=tmp_path / normalisation,
         )
-        run_once(run, images(tmp_path / "data"), device="cpu", progress=False)
+        run_once(run, images(data), device="cpu", progress=False)
     assert asked == [4]
 
 
@@ -223,6 +222,20 @@ def test_corrected_is_hes_network_for_all():
     assert {type(network.conv) for network in networks} == {StandardisedConv2d}
     # Nobody sees the data more often than another.
     assert len({config.all_epochs for config in configs.values()}) == 1
+
+
+def test_temperatures_differ_in_nothing_else(data, tmp_path):
+    rows = preset_configs("cifar5-temperatures", "corrected")
+    bbh = preset_config("cifar5", "bbh", "corrected")
+    for name, config in rows.items():
+        assert config == replace(bbh, temperature=float(name.removeprefix("temperature-")))
+    words = ["run", "cifar5-temperatures", "--method", "temperature-0.01", "--epochs", "1"]
+    words += ["--data", str(data), "--out", str(tmp_path), "--device", "cpu"]
+    result = runner.invoke(app, [*words, *(w for one in TINY for w in ("--set", one))])
+    assert result.exit_code == 0, result.output
+    (path,) = tmp_path.rglob("record.json")
+    assert path.parent.name == "temperature-0.01-0"
+    assert Record.read(path).config["temperature"] == 0.01
 
 
 def test_augmentations_by_name():

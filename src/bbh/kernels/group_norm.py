@@ -12,6 +12,8 @@ from bbh.kernels.triton_available import triton_available
 
 # Entries of an image's channels that a program holds in registers.
 _MOST = 2**14
+# Channels that it takes at the most, but for larger groups: those of bfloat16 read together.
+_TOGETHER = 16
 
 
 def group_norm_relu(
@@ -50,7 +52,7 @@ def laid_out(images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
 
 def _pays(images: Tensor, groups: int, added: Tensor | None) -> bool:
     channels, positions = images.shape[1], images.shape[2:].numel()
-    largest = max(channels // groups, 16) * positions
+    largest = max(channels // groups, _TOGETHER) * positions
     return (
         images.is_cuda
         and not _transformed()
