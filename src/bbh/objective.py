@@ -63,7 +63,7 @@ def free_energy(
     samples = weights.sample(num_samples or weights.samples_per_step)
     cost = weights.cost(samples, posterior.prior)
     used = samples
-    if likelihood_samples is not None:
+    if likelihood_samples is not None and likelihood_samples < num_draws(samples):
         used = take(samples, slice(likelihood_samples))
     nll = negative_log_likelihood(posterior, as_batch(batch), used)
     auxiliary = nll.new_zeros(()) + cost.auxiliary
