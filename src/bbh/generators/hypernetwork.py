@@ -111,7 +111,8 @@ def features_together(
 ) -> Float[Tensor, "G S hidden"]:
     """Last hidden layers, times their gains, of hypernetworks that are alike and make one slice.
 
-    The same as ``gain * features(noise)`` of each: eight small products are one larger.
+    The same as ``gain * features(noise)`` of each: eight small products are one larger. Matrices
+    come first in them, so that their gradients have their own layout and need no copies.
     """
     first, *others = (
         (torch.stack([layer.weight for layer in layers]), torch.stack([one.bias for one in layers]))
@@ -119,13 +120,12 @@ def features_together(
     )
     weight, bias = first
     # The code of an only slice is a constant one.
-    constant = (weight[:, :, -1] + bias).unsqueeze(1)
+    constant = (weight[:, :, -1] + bias).unsqueeze(2)
     slope = hypernetworks[0].slope
-    features = torch.baddbmm(constant, noise, weight[:, :, :-1].mT)
-    features = F.leaky_relu(features, slope)
+    features = F.leaky_relu(torch.baddbmm(constant, weight[:, :, :-1], noise.mT), slope)
     for weight, bias in others:
-        features = F.leaky_relu(torch.baddbmm(bias.unsqueeze(1), features, weight.mT), slope)
-    return features * torch.stack([one.gain for one in hypernetworks]).view(-1, 1, 1)
+        features = F.leaky_relu(torch.baddbmm(bias.unsqueeze(2), weight, features), slope)
+    return (features * torch.stack([one.gain for one in hypernetworks]).view(-1, 1, 1)).mT
 
 
 def outputs_together(
