@@ -1,5 +1,6 @@
-"""Draws docs/assets: the idea from a posterior trained here and now, speed from records."""
+"""Draws docs/assets: the idea from a posterior trained here and now, all else from records."""
 
+import base64
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import bbh
 from bbh.studies.record import FILE_NAME, Record
+from bbh.studies.report.attacks import panels
+from bbh.studies.report.collect import collect
 
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#777777"  # Okabe and Ito's colour-blind-safe set
 ASSETS = Path(__file__).parent / "assets"
@@ -23,6 +26,7 @@ def main() -> None:
     ASSETS.mkdir(exist_ok=True)
     speed()
     floor()
+    attacks()
     idea()
 
 
@@ -102,6 +106,19 @@ def floor() -> None:
     axis.spines[["right", "top"]].set_visible(False)
     figure.tight_layout()
     figure.savefig(ASSETS / "speed-gpu.svg", metadata={"Date": None})
+
+
+def attacks() -> None:
+    """What FGSM and PGD do on both networks: the report's own figures."""
+    for network in ("mnist", "cifar5"):
+        folder = Path(__file__).parents[1] / "results" / f"{network}-attacks"
+        if not folder.exists():
+            print(f"no attacks-{network}: there are no records in {folder}.")
+            continue
+        (group,) = collect([folder])
+        for attack, picture in zip(("fgsm", "pgd"), panels(group)[0], strict=False):
+            content = base64.b64decode(picture.uri.partition("base64,")[2])
+            (ASSETS / f"attacks-{network}-{attack}.svg").write_bytes(content)
 
 
 def _noise(axis: Axes) -> None:

@@ -281,9 +281,9 @@ def inspect_posterior(
 @app.command()
 def report(
     folders: Annotated[list[Path], typer.Argument(help="Where records are, at any depth.")],
-    out: Annotated[Path, typer.Option(help="The page; its Markdown twin goes beside it.")] = Path(
-        "report.html"
-    ),
+    out: Annotated[
+        Path, typer.Option(dir_okay=False, help="The page; its Markdown twin goes beside it.")
+    ] = Path("report.html"),
 ) -> None:
     """Make a page of tables and figures from records.
 
