@@ -3,7 +3,8 @@
 Between ``<!-- table: mnist corrected -->`` and ``<!-- /table -->`` comes the table of that study
 and preset, or with ``<!-- table: toy corrected noise_scale=3 -->`` that of another problem; after
 ``<!-- bench: bench-cpu side-by-side lenet -->`` that part of a benchmark, after
-``<!-- inspections: digits corrected mnf bbh -->`` what was seen in those rows' posteriors.
+``<!-- inspections: digits corrected mnf bbh -->`` what was seen in those rows' posteriors, after
+``<!-- training: mnist-attacks corrected -->`` how long that study's runs trained.
 With ``--check`` nothing is written, and a file out of date is an error.
 """
 
@@ -14,10 +15,12 @@ from pathlib import Path
 
 from bbh.bench.markdown import bench_table
 from bbh.studies.record import FILE_NAME, Record
-from bbh.studies.report import inspection_table, markdown_table
+from bbh.studies.report import inspection_table, markdown_table, training_table
 
 ROOT = Path(__file__).parent.parent
-_BLOCK = re.compile(r"(<!-- (table|bench|inspections): (.+?) -->\n).*?(<!-- /\2 -->)", re.DOTALL)
+_BLOCK = re.compile(
+    r"(<!-- (table|bench|inspections|training): (.+?) -->\n).*?(<!-- /\2 -->)", re.DOTALL
+)
 
 
 def main(root: Path = ROOT, *, check: bool = False) -> int:
@@ -45,6 +48,7 @@ def _filled(block: re.Match[str], records: list[Record], results: Path) -> str:
         "table": partial(markdown_table, records),
         "bench": partial(bench_table, records),
         "inspections": partial(inspection_table, results),
+        "training": partial(training_table, records),
     }[kind]
     table = make(*words.split())
     # Without records there is nothing to say: what stands there stays.

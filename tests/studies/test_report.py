@@ -16,7 +16,7 @@ import pytest
 
 from bbh.studies.catalogue import METRICS, ROW_TITLES
 from bbh.studies.record import RecordError
-from bbh.studies.report import markdown_table, write_report
+from bbh.studies.report import markdown_table, training_table, write_report
 from bbh.studies.report.collect import Entry, collect, group
 from bbh.studies.report.published import published
 from bbh.studies.report.reproduce import command
@@ -375,3 +375,20 @@ def test_tables_are_filled_in_from_records(tmp_path, capsys):
     assert "\nold\n" not in text
     assert text.endswith("b\n")
     assert tables.main(tmp_path, check=True) == 0
+
+
+def test_training_times_are_sums_over_epochs():
+    epochs = [{"step": 100, "seconds": 2.0}, {"step": 200, "seconds": 3.0}]
+    records = [
+        make_record("bbh", history=epochs),
+        make_record("map", history=epochs[:1]),
+        make_record("bbh", seed=1, history=epochs[:1]),
+        make_record("bbh", study="mnist-attacks", history=epochs[:1]),
+    ]
+    lines = training_table(records, "mnist", "corrected").splitlines()
+    assert lines[2:] == [
+        "| MAP | 1 | 100 | 2.0 | 20.00 |",
+        "| Bayes by Hypernet | 2 | 200 | 5.0 | 25.00 |",
+        "| all |  |  | 7.0 |  |",
+    ]
+    assert training_table(records, "cifar5", "corrected") == ""

@@ -1,0 +1,30 @@
+"""How long runs trained, as a table for documents."""
+
+from collections.abc import Sequence
+
+from bbh.studies.catalogue import ROW_TITLES, ordered, row_title
+from bbh.studies.record import Record
+
+_HEADER = ["", "epochs", "steps", r"training \[s\]", r"a step \[ms\]"]
+
+
+def training_table(records: Sequence[Record], study: str, preset: str) -> str:
+    """Wall time of the epochs in each row's history, seed 0, in Markdown; empty without records.
+
+    What comes before the first epoch and after the last is not in it, nor is a warm start.
+    """
+    wanted = (study, preset, 0)
+    chosen = {one.variant: one for one in records if (one.study, one.preset, one.seed) == wanted}
+    if not chosen:
+        return ""
+    lines = [_HEADER, ["---", *["---:"] * (len(_HEADER) - 1)]]
+    whole = 0.0
+    for variant in ordered(chosen, ROW_TITLES):
+        history = chosen[variant].history
+        steps = history[-1]["step"]
+        seconds = sum(epoch["seconds"] for epoch in history)
+        times = [f"{seconds:.1f}", f"{1e3 * seconds / steps:.2f}"]
+        lines.append([row_title(variant), str(len(history)), f"{steps:,}", *times])
+        whole += seconds
+    lines.append(["all", "", "", f"{whole:.1f}", ""])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
