@@ -407,3 +407,12 @@ def test_floor_table_goes_from_slow_to_fast_with_three_digits(settings):
         "| graph | 56.8 ± 0.6 |",
         "| fused | 0.532 ± 0.005 |",
     ]
+
+
+def test_scaling_table_follows_the_axes_by_size(settings):
+    writer = Writer("bench-cpu", settings, CPU)
+    for name in ("noise-4", "samples-10", "samples-2", "noise-16"):
+        writer.write("scaling", name, "bbh", {"step_ms": 1.0})
+    table = bench_table(writer.records, "bench-cpu", "scaling").splitlines()[2:]
+    names = [line.split("|")[1].strip() for line in table]
+    assert names == ["samples-2", "samples-10", "noise-4", "noise-16"]

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from bbh.bench.scaling import AXES
 from bbh.studies.catalogue import ROW_TITLES, ordered
 from bbh.studies.record import Record
 
@@ -62,8 +63,16 @@ def bench_table(records: Sequence[Record], study: str, part: str, problem: str =
         chosen.sort(key=lambda one: (methods.index(one.method), one.metrics.get("step_ms", 0.0)))
     elif part == "floor":
         chosen.sort(key=lambda one: -one.metrics["step_ms"])
+    elif part == "scaling":
+        chosen.sort(key=lambda one: _place(one.variant))
     rows = [[_name(one), *(_cell(one, *column) for column in used.values())] for one in chosen]
     return _markdown(["", *used], rows)
+
+
+def _place(variant: str) -> tuple[int, int]:
+    """Axes in their own order, and along each by size."""
+    axis, _, value = variant.rpartition("-")
+    return list(AXES).index(axis), int(value)
 
 
 def _name(record: Record) -> str:
