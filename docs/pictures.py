@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import bbh
+from bbh.studies.catalogue import ATTACK_TITLES
 from bbh.studies.record import FILE_NAME, Record
 from bbh.studies.report.attacks import panels
 from bbh.studies.report.collect import collect
@@ -111,14 +112,16 @@ def floor() -> None:
 def attacks() -> None:
     """What FGSM and PGD do on both networks: the report's own figures."""
     for network in ("mnist", "cifar5"):
-        folder = Path(__file__).parents[1] / "results" / f"{network}-attacks"
+        folder = Path(__file__).parents[1] / "results" / f"{network}-attacks" / "corrected"
         if not folder.exists():
             print(f"no attacks-{network}: there are no records in {folder}.")
             continue
         (group,) = collect([folder])
-        for attack, picture in zip(("fgsm", "pgd"), panels(group)[0], strict=False):
-            content = base64.b64decode(picture.uri.partition("base64,")[2])
-            (ASSETS / f"attacks-{network}-{attack}.svg").write_bytes(content)
+        for picture in panels(group)[0]:
+            for attack in ("fgsm", "pgd"):
+                if picture.alt.startswith(ATTACK_TITLES[attack]):
+                    content = base64.b64decode(picture.uri.partition("base64,")[2])
+                    (ASSETS / f"attacks-{network}-{attack}.svg").write_bytes(content)
 
 
 def _noise(axis: Axes) -> None:

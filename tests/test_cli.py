@@ -47,6 +47,12 @@ def test_help_tells_the_exit_codes():
     assert "130 interrupted" in shown
 
 
+def test_a_report_is_a_file_and_no_folder(tmp_path):
+    result = runner.invoke(app, ["report", str(tmp_path), "--out", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "is a directory" in result.output
+
+
 def test_a_run_writes_a_record_that_can_be_read_again(tmp_path):
     arguments = [*MAP, "--seed", "3", "--epochs", "2", "--out", str(tmp_path)]
     result = runner.invoke(app, arguments)

@@ -8,7 +8,6 @@ import difflib
 import fnmatch
 import math
 from collections.abc import Callable, Iterable, Mapping
-from functools import cached_property
 
 import torch
 from jaxtyping import Float
@@ -51,8 +50,6 @@ def flatten(samples: Params, shapes: Shapes) -> Float[Tensor, "S D"]:
     >>> flatten({"b": torch.ones(4, 2), "w": torch.zeros(4, 3, 1)}, {"w": torch.Size([3, 1])}).shape
     torch.Size([4, 3])
     """
-    if isinstance(samples, SideBySide) and samples.shapes == shapes:
-        return samples.flat
     # Not flatten(1): stacked scalars [S] have no second axis.
     return torch.cat(
         [samples[name].reshape(-1, math.prod(shape)) for name, shape in shapes.items()], dim=1
@@ -71,29 +68,6 @@ def unflatten(matrix: Float[Tensor, "S D"], shapes: Shapes) -> Params:
         name: piece.unflatten(1, shape) if len(shape) else piece.squeeze(1)
         for (name, shape), piece in zip(shapes.items(), pieces, strict=True)
     }
-
-
-class SideBySide(Params):
-    """Draws that a training step wants as one matrix as well, which is then made once."""
-
-    def __init__(self, draws: Params, shapes: Shapes):
-        super().__init__(draws)
-        self.shapes = shapes
-
-    @cached_property
-    def flat(self) -> Float[Tensor, "S D"]:
-        """All of them, as ``flatten`` lays them out."""
-        return flatten(dict(self), self.shapes)
-
-
-class Joint(Params):
-    """Draws of several distributions, and each one's as it made them: some bring along more."""
-
-    def __init__(self, parts: list[Params]):
-        super().__init__()
-        for part in parts:
-            self |= part
-        self.parts = parts
 
 
 def fan_in(name: str, shapes: Shapes) -> int:

@@ -170,6 +170,8 @@ def test_table_of_inspections(tmp_path):
         "correlation": {"share_beyond_0.5": 0.973},
         "effective_dimension": {"estimate": 2.14, "independent": 9434.2},
         "diversity": {"disagreement": 0.1021},
+        "spread": {"quantiles": [0.1, 0.7428, 1.2]},
+        "signs_of_collapse": [{"name": "unused noise"}, {"name": "narrow tensors"}],
     }
     folder = tmp_path / "digits" / "corrected" / "bbh-0" / "inspection"
     folder.mkdir(parents=True)
@@ -177,10 +179,12 @@ def test_table_of_inspections(tmp_path):
     table = inspection_table(tmp_path, "digits", "corrected", "bbh")
     assert table.splitlines()[0] == "|  | Bayes by Hypernet |"
     found = [line.split("|")[2].strip() for line in table.splitlines()[2:]]
-    assert found == ["44%", "-0.85", "97%", "2.1", "9,434", "10.2%"]
+    signs = "unused noise, narrow tensors"
+    assert found == ["44%", "97%", "-0.85", "0.743", "2.1", "9,434", "10.2%", signs]
     # Regression has no classes to differ in.
-    (folder / "inspection.json").write_text(json.dumps(content | {"diversity": None}))
-    table = inspection_table(tmp_path, "digits", "corrected", "bbh")
-    assert table.splitlines()[-1] == "| two draws predict other classes |  |"
+    changes = {"diversity": None, "signs_of_collapse": []}
+    (folder / "inspection.json").write_text(json.dumps(content | changes))
+    table = inspection_table(tmp_path, "digits", "corrected", "bbh").splitlines()
+    assert table[-2:] == ["| two draws predict other classes |  |", "| signs of collapse | none |"]
     # A row that was not looked at: no half a table.
     assert inspection_table(tmp_path, "digits", "corrected", "mnf", "bbh") == ""

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bbh.params import Joint, SideBySide, flatten
 from bbh.weights import DropoutMasks, MeanFieldNormal, PerExampleWeight, Sampling
 from bbh.weights.mean_field import draw_normal
 from bbh.weights.per_example import InputDropout, apart, take
@@ -190,32 +189,24 @@ def test_buffers_of_draws_on_their_own_may_be_written_to():
     assert torch.equal(means, torch.tensor([[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]]))
 
 
-def test_some_draws_are_cut_before_they_are_told_apart_with_the_same_gradient():
-    generated = {"w": torch.randn(5, 3, 2), "scalar": torch.randn(5)}
-    shapes = {name: value.shape[1:] for name, value in generated.items()}
-    point = torch.randn(1, 4, requires_grad=True)
-    square = torch.randn(1, 3, 3, requires_grad=True)
-    for value in generated.values():
-        value.requires_grad_()
-    shared = {"norm": point.expand(5, 4), "turned": square.mT.expand(5, 3, 3)}
-    joint = Joint([SideBySide(generated, shapes), shared])
-    leaves = [*generated.values(), point, square]
-    sums = []
-    for samples in (joint, dict(joint)):
-        taken = take(samples, slice(1, 3))
-        for name, value in taken.items():
-            assert torch.equal(value, joint[name][1:3])
-        sums.append(sum((index + taken[name]).pow(3).sum() for index, name in enumerate(joint)))
-    assert torch.equal(take(joint, slice(9, 20))["norm"], torch.empty(0, 4))
-    first, second = (torch.autograd.grad(total, leaves) for total in sums)
-    for one, other in zip(first, second, strict=True):
+@pytest.mark.parametrize("cut", [slice(1), slice(1, 4, 2), slice(9, 20)])
+def test_one_setting_for_all_draws_is_repeated_less_often(cut):
+    point, square = (torch.randn(1, *shape, requires_grad=True) for shape in ((4,), (3, 3)))
+    several = torch.randn(5, 2, requires_grad=True)
+    samples = {
+        "point": point.expand(5, 4),
+        "turned": square.mT.expand(5, 3, 3),  # same shape as what it was made of, not the same
+        "part": point[:, 1:3].expand(5, 2),
+        "several": several,
+    }
+    taken = take(samples, cut)
+    assert taken["point"]._base is point
+    for name, value in samples.items():
+        assert torch.equal(taken[name], value[cut])
+    leaves = (point, square, several)
+    ours, theirs = (
+        torch.autograd.grad(sum((part + 1).pow(3).sum() for part in parts), leaves)
+        for parts in (taken.values(), [value[cut] for value in samples.values()])
+    )
+    for one, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(one, other)
-
-
-def test_draws_side_by_side_are_laid_out_once():
-    draws = {"b": torch.randn(4, 2), "w": torch.randn(4, 3)}
-    shapes = {"b": torch.Size([2]), "w": torch.Size([3])}
-    samples = SideBySide(draws, shapes)
-    assert flatten(samples, shapes) is flatten(samples, shapes)
-    assert torch.equal(flatten(samples, shapes), torch.cat([draws["b"], draws["w"]], dim=1))
-    assert torch.equal(flatten(samples, {"w": shapes["w"]}), draws["w"])

@@ -5,7 +5,7 @@ from bbh.divergences import Divergence
 from bbh.divergences.base import check_num_samples
 from bbh.generators.base import Hypernetworks
 from bbh.noise import GaussianNoise
-from bbh.params import Params, SideBySide
+from bbh.params import Params
 from bbh.priors import Prior
 from bbh.weights.base import WeightDistribution
 
@@ -42,8 +42,7 @@ class Implicit(WeightDistribution):
     def sample(self, num_samples: int) -> Params:
         """generator(noise)."""
         like = next(self.generator.parameters())
-        noise = self.noise.sample(num_samples, self.generator.num_groups, like)
-        return SideBySide(self.generator(noise), self.shapes)
+        return self.generator(self.noise.sample(num_samples, self.generator.num_groups, like))
 
     def cost(self, samples: Params, prior: Prior) -> Cost:
         """The estimated divergence."""

@@ -18,8 +18,6 @@ from torch import Tensor
 from torch._C import DisableTorchFunctionSubclass  # the documented way out of a subclass
 from torch.nn import functional as F
 
-from bbh.params import Joint, SideBySide, unflatten
-
 Layer = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -180,16 +178,7 @@ def _perturbed(
 
 
 def take(samples: Mapping[str, Tensor], index: int | slice) -> dict[str, Tensor]:
-    """One or some of the stacked draws of every tensor: views, so in-place updates stay.
-
-    Where draws are known to lie side by side, or to be one and the same, they are cut before they
-    are told apart. The gradient of a cut is zero for all other draws, and zeros for every tensor
-    take a deep network longer than its products.
-    """
-    if isinstance(samples, Joint):
-        return {name: value for part in samples.parts for name, value in take(part, index).items()}
-    if isinstance(samples, SideBySide) and isinstance(index, slice):
-        return unflatten(samples.flat[index], samples.shapes)
+    """One or some of the stacked draws of every tensor: views, so in-place updates stay."""
     return {name: _taken(value, index) for name, value in samples.items()}
 
 
@@ -197,13 +186,16 @@ def _taken(value: Tensor, index: int | slice) -> Tensor:
     if isinstance(value, PerExampleWeight):
         return value.draw(index)
     base = value._base  # pyright: ignore[reportPrivateUsage]
-    if base is None or not isinstance(index, slice) or not _expands(value, base):
+    if base is None or not isinstance(index, slice) or not _repeats(value, base):
         return value[index]
+    # One setting for all draws (a norm's, say) is repeated less often instead of being cut: the
+    # gradient of a cut is a stack of zeros but for some draws, and then their sum. A deep network
+    # has dozens of such tensors, and that was a tenth of a GPU's step.
     number = len(range(*index.indices(len(value))))
     return base.expand(number, *base.shape[1:])
 
 
-def _expands(value: Tensor, base: Tensor) -> bool:
+def _repeats(value: Tensor, base: Tensor) -> bool:
     """Whether ``value`` is the one row of ``base``, several times."""
     return (
         base.dim() == value.dim() > 0

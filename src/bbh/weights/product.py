@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from bbh.cost import Cost
-from bbh.params import Joint, Params
+from bbh.params import Params
 from bbh.priors import Prior
 from bbh.weights.base import WeightDistribution
 
@@ -34,12 +34,12 @@ class Product(WeightDistribution):
 
     def sample(self, num_samples: int) -> Params:
         """One draw of every part."""
-        return Joint([part.sample(num_samples) for part in self._parts()])
+        return _Joint([part.sample(num_samples) for part in self._parts()])
 
     def cost(self, samples: Params, prior: Prior) -> Cost:
         """The parts' costs, added up."""
         parts = list(self._parts())
-        own = samples.parts if isinstance(samples, Joint) else [samples] * len(parts)
+        own = samples.parts if isinstance(samples, _Joint) else [samples] * len(parts)
         costs = [part.cost(draws, prior) for part, draws in zip(parts, own, strict=True)]
         complexity = torch.stack([cost.complexity for cost in costs]).sum()
         return Cost(complexity, sum((cost.auxiliary for cost in costs), start=0.0))
@@ -51,3 +51,13 @@ class Product(WeightDistribution):
 
     def _parts(self) -> Iterable[WeightDistribution]:
         return cast(Iterable[WeightDistribution], self.parts)
+
+
+class _Joint(Params):
+    """Draws of all parts, and each part's as it made them: some bring along what they know."""
+
+    def __init__(self, parts: list[Params]):
+        super().__init__()
+        for part in parts:
+            self |= part
+        self.parts = parts

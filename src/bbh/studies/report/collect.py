@@ -14,7 +14,7 @@ from bbh.studies.config import Config, ConfigError, differences
 from bbh.studies.presets import preset_config
 from bbh.studies.record import FILE_NAME, Record, RecordError, read_arrays
 
-_PROBLEM = ("noise_scale", "split")
+_PROBLEM = ("noise_scale", "split", "attack_images")
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,12 +11,13 @@ from bbh.studies.inspection import INSPECTION_NAME
 
 # What the table of inspections shows: where it stands in the file, and how it is written.
 _NUMBERS = {
-    "weights with more than one mode (dip test, p < 0.05)": (
+    "weights of the first layer with more than one mode (dip test, p < 0.05)": (
         ("bimodality", "share_below_0.05"),
         "{:.0%}",
     ),
-    "excess kurtosis: median": (("excess_kurtosis", "quantiles", 1), "{:.2f}"),
-    "pairs correlated beyond ±0.5": (("correlation", "share_beyond_0.5"), "{:.0%}"),
+    "pairs of them correlated beyond ±0.5": (("correlation", "share_beyond_0.5"), "{:.0%}"),
+    "all weights, excess kurtosis: median": (("excess_kurtosis", "quantiles", 1), "{:.2f}"),
+    "standard deviation: median": (("spread", "quantiles", 1), "{:.3f}"),
     "effective dimension": (("effective_dimension", "estimate"), "{:,.1f}"),
     "the same if no two weights were correlated": (
         ("effective_dimension", "independent"),
@@ -36,6 +37,8 @@ def inspection_table(results: Path, study: str, preset: str, *variants: str) -> 
     for title, (keys, words) in _NUMBERS.items():
         values = [_at(content, keys) for content in contents]
         lines.append([title, *("" if one is None else words.format(one) for one in values)])
+    signs = [[sign["name"] for sign in content["signs_of_collapse"]] for content in contents]
+    lines.append(["signs of collapse", *(", ".join(names) or "none" for names in signs)])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
