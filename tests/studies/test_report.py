@@ -186,6 +186,13 @@ def test_validation_data_are_not_compared_with_the_paper():
     assert "paper" not in text
 
 
+def test_attacks_on_other_images_are_another_table():
+    whole = make_record(study="mnist-attacks")
+    few = make_record(study="mnist-attacks", config=whole.config | {"attack_images": 300})
+    groups = group([Entry(whole), Entry(few)])
+    assert [one.problem for one in groups] == [(), ("attack_images=300",)]
+
+
 def test_benchmarks_are_no_studies(tmp_path):
     make_record(study="bench-cpu").write(tmp_path / "bench")
     with pytest.raises(RecordError, match="are of benchmarks, not of studies"):
@@ -384,6 +391,7 @@ def test_training_times_are_sums_over_epochs():
         make_record("map", history=epochs[:1]),
         make_record("bbh", seed=1, history=epochs[:1]),
         make_record("bbh", study="mnist-attacks", history=epochs[:1]),
+        make_record("bbh", config=make_record().config | {"split": "validation"}, history=epochs),
     ]
     lines = training_table(records, "mnist", "corrected").splitlines()
     assert lines[2:] == [

@@ -189,14 +189,19 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, 
 
 
 def as_text(value: Any) -> str:
-    """A setting as it is written behind ``--set key=``."""
+    """A setting as it is written behind ``--set key=``.
+
+    >>> as_text(3 * 0.1)
+    '0.3'
+    """
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):
         return ",".join(str(one) for one in value)
     if isinstance(value, float) and value.is_integer():
         return str(int(value))  # the same setting as the integer a preset was written with
-    return str(value)
+    # Without the last digit, in which products of decimals are off.
+    return f"{value:.15g}" if isinstance(value, float) else str(value)
 
 
 def _parse(name: str, text: str, kind: Any) -> Any:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from bbh.studies.catalogue import ROW_TITLES, ordered, row_title
 from bbh.studies.record import Record
+from bbh.studies.report.collect import problem_of
 
 _HEADER = ["", "epochs", "steps", r"training \[s\]", r"a step \[ms\]"]
 
@@ -14,7 +15,11 @@ def training_table(records: Sequence[Record], study: str, preset: str) -> str:
     What comes before the first epoch and after the last is not in it, nor is a warm start.
     """
     wanted = (study, preset, 0)
-    chosen = {one.variant: one for one in records if (one.study, one.preset, one.seed) == wanted}
+    chosen = {
+        one.variant: one
+        for one in records
+        if (one.study, one.preset, one.seed) == wanted and not problem_of(one)
+    }
     if not chosen:
         return ""
     lines = [_HEADER, ["---", *["---:"] * (len(_HEADER) - 1)]]
