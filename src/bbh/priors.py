@@ -119,9 +119,8 @@ class Normal(ElementwisePrior):
         del shapes
         shifted = flat - self.loc if self.loc else flat
         constant = flat.shape[1] * math.log(self.scale * math.sqrt(2 * math.pi))
-        # Not as a product of vectors, which mixed precision would round, nor of a tensor with itself,
-        # whose gradient is two products and their sum.
-        return shifted.square().sum(1) * (-0.5 / self.scale**2) - constant
+        # Not as a product of vectors, which mixed precision would round.
+        return (shifted * shifted).sum(1) * (-0.5 / self.scale**2) - constant
 
     def log_prob(self, name: str, values: Tensor) -> Tensor:
         """−½((w − loc)/scale)² − log scale − ½ log 2π."""
