@@ -18,6 +18,7 @@ from bbh.studies.catalogue import METRICS, ROW_TITLES
 from bbh.studies.record import RecordError
 from bbh.studies.report import markdown_table, training_table, write_report
 from bbh.studies.report.collect import Entry, collect, group
+from bbh.studies.report.drawing import figure_style, legend_below, new_axes, styles
 from bbh.studies.report.published import published
 from bbh.studies.report.reproduce import command
 from bbh.studies.report.summary import caveats, findings
@@ -191,6 +192,38 @@ def test_attacks_on_other_images_are_another_table():
     few = make_record(study="mnist-attacks", config=whole.config | {"attack_images": 300})
     groups = group([Entry(whole), Entry(few)])
     assert [one.problem for one in groups] == [(), ("attack_images=300",)]
+
+
+def test_legends_tell_rows_of_one_method_apart():
+    config = make_record("bbh").config
+    records = [
+        make_record("map"),
+        make_record("bbh"),
+        make_record("bbh", config=config | {"prior": "fan_in"}),
+    ]
+    (one,) = group([Entry(record) for record in records])
+    labels = {style.label for style in styles(one.rows).values()}
+    assert labels == {"MAP", "Bayes by Hypernet", "Bayes by Hypernet (prior=fan_in)"}
+    # A method that stands alone needs no settings: the table has them.
+    (one,) = group([Entry(records[0]), Entry(records[2])])
+    assert sorted(style.label for style in styles(one.rows).values()) == [
+        "Bayes by Hypernet",
+        "MAP",
+    ]
+
+
+def test_long_names_in_legends_get_lines_of_their_own():
+    with figure_style():
+        figure, axes = new_axes()
+        axes.plot([0, 1], label="MAP")
+        axes.plot([1, 0], label="Bayes by Hypernet (" + ", ".join(["noise_dim=64"] * 6) + ")")
+        before = figure.get_size_inches()[1]
+        legend_below(figure, axes)
+        inches = figure.dpi_scale_trans.inverted()
+        box = figure.legends[0].get_window_extent().transformed(inches)
+    width, height = figure.get_size_inches()
+    assert 0 <= box.x0 < box.x1 <= width
+    assert before + box.height - 0.1 <= height <= before + box.height + 0.1
 
 
 def test_benchmarks_are_no_studies(tmp_path):

@@ -4,6 +4,8 @@ import base64
 import io
 import math
 import re
+import textwrap
+from collections import Counter
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,6 +37,8 @@ _METHODS = {
 # Drawn at the width of a phone, so that text keeps its size there.
 WIDTH, HEIGHT = 4.3, 3.5
 MAX_POINTS = 200
+# Letters of a legend beside its line: on all of the width, and on half of it.
+_LINE, _HALF_A_LINE = 54, 27
 # What makes an SVG half as long and looks the same.
 _SHORTER = tuple(
     (re.compile(pattern, re.DOTALL), replacement)
@@ -71,10 +75,11 @@ _STYLE: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class Style:
-    """Colour and marker of one row, wherever it is drawn."""
+    """How one row looks wherever it is drawn, and what it is called in legends."""
 
     colour: str
     marker: str
+    label: str
 
 
 def styles(rows: Sequence[Runs]) -> dict[Runs, Style]:
@@ -85,12 +90,14 @@ def styles(rows: Sequence[Runs]) -> dict[Runs, Style]:
         for i in count()
         if (pair := (_COLOURS[i % len(_COLOURS)], _MARKERS[i % len(_MARKERS)])) not in taken
     )
+    times = Counter(runs.variant for runs in rows)
     seen: set[str] = set()
     found: dict[Runs, Style] = {}
     for runs in rows:
-        # The same method with other settings must look different.
+        # The same method with other settings must look different, and be called so.
         own = runs.variant in _METHODS and runs.variant not in seen
-        found[runs] = Style(*(_METHODS[runs.variant] if own else next(free)))
+        label = runs.title if times[runs.variant] == 1 else runs.full_title
+        found[runs] = Style(*(_METHODS[runs.variant] if own else next(free)), label)
         seen.add(runs.variant)
     return found
 
@@ -129,13 +136,16 @@ def new_axes(
     return figure, axes
 
 
-def legend_below(figure: Figure, axes: Axes, columns: int = 2) -> None:
+def legend_below(figure: Figure, axes: Axes) -> None:
     """The legend under the plot, where it hides no data; the figure grows by its height."""
     handles, labels = axes.get_legend_handles_labels()
     if not handles:
         return
     (width, height), box = figure.get_size_inches(), axes.get_position()
-    extra = 0.19 * math.ceil(len(handles) / columns) + 0.1
+    columns = 2 if max(map(len, labels)) <= _HALF_A_LINE else 1
+    labels = [textwrap.fill(label, _LINE) for label in labels]
+    broken = sum(label.count("\n") for label in labels)  # lines within one are closer together
+    extra = 0.19 * math.ceil(len(labels) / columns) + 0.14 * broken + 0.1
     grown = height + extra
     bottom, tall = (box.y0 * height + extra) / grown, box.height * height / grown
     figure.set_size_inches(width, grown)
