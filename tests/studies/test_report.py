@@ -18,7 +18,7 @@ from bbh.studies.catalogue import METRICS, ROW_TITLES
 from bbh.studies.record import RecordError
 from bbh.studies.report import markdown_table, training_table, write_report
 from bbh.studies.report.collect import Entry, collect, group
-from bbh.studies.report.drawing import figure_style, legend_below, new_axes, styles
+from bbh.studies.report.drawing import figure_style, legend_below, new_axes
 from bbh.studies.report.published import published
 from bbh.studies.report.reproduce import command
 from bbh.studies.report.summary import caveats, findings
@@ -194,7 +194,7 @@ def test_attacks_on_other_images_are_another_table():
     assert [one.problem for one in groups] == [(), ("attack_images=300",)]
 
 
-def test_legends_tell_rows_of_one_method_apart():
+def test_labels_tell_rows_of_one_method_apart():
     config = make_record("bbh").config
     records = [
         make_record("map"),
@@ -202,14 +202,11 @@ def test_legends_tell_rows_of_one_method_apart():
         make_record("bbh", config=config | {"prior": "fan_in"}),
     ]
     (one,) = group([Entry(record) for record in records])
-    labels = {style.label for style in styles(one.rows).values()}
+    labels = {runs.label for runs in one.rows}
     assert labels == {"MAP", "Bayes by Hypernet", "Bayes by Hypernet (prior=fan_in)"}
     # A method that stands alone needs no settings: the table has them.
     (one,) = group([Entry(records[0]), Entry(records[2])])
-    assert sorted(style.label for style in styles(one.rows).values()) == [
-        "Bayes by Hypernet",
-        "MAP",
-    ]
+    assert {runs.label for runs in one.rows} == {"MAP", "Bayes by Hypernet"}
 
 
 def test_long_names_in_legends_get_lines_of_their_own():

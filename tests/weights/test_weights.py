@@ -457,3 +457,15 @@ def test_draws_bring_along_what_their_cost_needs(monkeypatch):
         posterior.zero_grad()
         posterior.weights.cost(draws, Normal()).complexity.backward()
         assert all(p.grad is not None for p in posterior.weights.parts[0].parameters())
+
+
+def test_draws_that_took_the_place_of_others_are_those_that_count():
+    parts = [implicit(NearestNeighbourEntropy()), Particles({"norm": torch.ones(1, 2)})]
+    weights = Product(parts)
+    draws = weights.sample(5)
+    before = weights.cost(draws, Normal()).complexity
+    wider = {name: 3 * value for name, value in draws.items()}
+    draws |= wider
+    found, expected = (weights.cost(one, Normal()).complexity for one in (draws, wider))
+    assert torch.equal(found, expected)
+    assert not torch.equal(found, before)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from bbh.bench.scaling import AXES
 from bbh.studies.catalogue import ROW_TITLES, ordered
+from bbh.studies.markdown import pipe_table
 from bbh.studies.record import Record
 
 # What each part's table shows: column titles with metric and scale. Times come with half the
@@ -51,7 +52,7 @@ def bench_table(records: Sequence[Record], study: str, part: str, problem: str =
             for name, value in chosen[0].metrics.items()
             if not name.endswith(("_q1", "_q3"))
         ]
-        return _markdown(["measure", "value"], rows)
+        return pipe_table(["measure", "value"], rows)
     columns = _COLUMNS[part]
     used = {
         title: column
@@ -66,7 +67,7 @@ def bench_table(records: Sequence[Record], study: str, part: str, problem: str =
     elif part == "scaling":
         chosen.sort(key=lambda one: _place(one.variant))
     rows = [[_name(one), *(_cell(one, *column) for column in used.values())] for one in chosen]
-    return _markdown(["", *used], rows)
+    return pipe_table(["", *used], rows)
 
 
 def _place(variant: str) -> tuple[int, int]:
@@ -96,9 +97,3 @@ def _cell(record: Record, metric: str, scale: float) -> str:
         spread = (metrics[f"{metric}_q3"] - metrics[f"{metric}_q1"]) / 2
         text += f" ± {spread * scale:,.{behind}f}"
     return text
-
-
-def _markdown(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    titles = [title.replace("[", r"\[").replace("]", r"\]") for title in titles]
-    lines = [titles, ["---", *["---:"] * (len(titles) - 1)], *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"

@@ -23,7 +23,7 @@ def _tile(positions, channels, POSITIONS: tl.constexpr, CHANNELS: tl.constexpr):
     """This program's channels, which of its entries exist, and where they lie."""
     position = tl.arange(0, POSITIONS)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
-    inside = (position < positions)[:, None] & (channel == channel)[None, :]
+    inside = (position < positions)[:, None] & (channel < channels)[None, :]
     first = tl.program_id(0).to(tl.int64) * positions * channels
     return channel, inside, first + position[:, None] * channels + channel[None, :]
 

@@ -185,12 +185,12 @@ def take(samples: Mapping[str, Tensor], index: int | slice) -> dict[str, Tensor]
 def _taken(value: Tensor, index: int | slice) -> Tensor:
     if isinstance(value, PerExampleWeight):
         return value.draw(index)
-    base = value._base  # pyright: ignore[reportPrivateUsage]
+    base = value._base if value.requires_grad else None  # pyright: ignore[reportPrivateUsage]
     if base is None or not isinstance(index, slice) or not _repeats(value, base):
         return value[index]
     # One setting for all draws (a norm's, say) is repeated less often instead of being cut: the
-    # gradient of a cut is a stack of zeros but for some draws, and then their sum. A deep network
-    # has dozens of such tensors, and that was a tenth of a GPU's step.
+    # gradient of a cut is a stack of zeros but for some draws, and then their sum, and a deep
+    # network has dozens of such tensors.
     number = len(range(*index.indices(len(value))))
     return base.expand(number, *base.shape[1:])
 

@@ -39,7 +39,7 @@ class Product(WeightDistribution):
     def cost(self, samples: Params, prior: Prior) -> Cost:
         """The parts' costs, added up."""
         parts = list(self._parts())
-        own = samples.parts if isinstance(samples, _Joint) else [samples] * len(parts)
+        own = samples.apart() if isinstance(samples, _Joint) else [samples] * len(parts)
         costs = [part.cost(draws, prior) for part, draws in zip(parts, own, strict=True)]
         complexity = torch.stack([cost.complexity for cost in costs]).sum()
         return Cost(complexity, sum((cost.auxiliary for cost in costs), start=0.0))
@@ -60,4 +60,11 @@ class _Joint(Params):
         super().__init__()
         for part in parts:
             self |= part
-        self.parts = parts
+        self._parts = parts
+
+    def apart(self) -> list[Params]:
+        """Each part's own, unless other tensors have taken the place of some of them."""
+        return [
+            part if all(self.get(name) is value for name, value in part.items()) else self
+            for part in self._parts
+        ]

@@ -56,14 +56,14 @@ def _panel(group: Group, attack: str, pair: _Pair) -> Picture | None:
     if not drawn:
         return None
     figure, axes = drawing.new_axes(title=ATTACK_TITLES[attack], ylim=(-0.02, 1.02))
-    for _, style, (sizes, first, second) in drawn:
-        _line(axes, style, sizes, first, "-", style.label)
+    for runs, style, (sizes, first, second) in drawn:
+        _line(axes, style, sizes, first, "-", runs.label)
         _line(axes, style, sizes, second, "--", None)
     _size_axis(axes, np.unique(np.concatenate([sizes for _, _, (sizes, *_) in drawn])))
     axes.plot([], [], "-", color=_KEY, label=pair.solid_words)
     axes.plot([], [], "--", color=_KEY, label=pair.dashed_words)
     drawing.legend_below(figure, axes)
-    names = ", ".join(style.label for _, style, _ in drawn)
+    names = ", ".join(runs.label for runs, _, _ in drawn)
     return Picture(
         drawing.svg_uri(figure),
         pair.caption,

@@ -39,12 +39,14 @@ class Runs:
         settings: Differences from the preset, as ``key=value``.
         own: Those of them that not all rows of the table share.
         entries: One per seed.
+        alone: Whether no other row of the table has this name.
     """
 
     variant: str
     settings: tuple[str, ...]
     own: tuple[str, ...]
     entries: tuple[Entry, ...]
+    alone: bool
 
     @property
     def title(self) -> str:
@@ -55,6 +57,11 @@ class Runs:
     def full_title(self) -> str:
         """With the settings in which the row differs from others of the table."""
         return f"{self.title} ({', '.join(self.own)})" if self.own else self.title
+
+    @property
+    def label(self) -> str:
+        """As short as tells it from other rows: for legends and headings."""
+        return self.title if self.alone else self.full_title
 
     @property
     def records(self) -> list[Record]:
@@ -176,6 +183,7 @@ def _group(key: tuple[str, str, tuple[str, ...]], entries: Sequence[Entry]) -> G
             settings[row],
             tuple(one for one in settings[row] if one not in shared),
             tuple(found[row][seed] for seed in sorted(found[row])),
+            alone=[name for name, _ in keys].count(row[0]) == 1,
         )
         for row in keys
     )

@@ -5,7 +5,6 @@ import io
 import math
 import re
 import textwrap
-from collections import Counter
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -75,11 +74,10 @@ _STYLE: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class Style:
-    """How one row looks wherever it is drawn, and what it is called in legends."""
+    """Colour and marker of one row, wherever it is drawn."""
 
     colour: str
     marker: str
-    label: str
 
 
 def styles(rows: Sequence[Runs]) -> dict[Runs, Style]:
@@ -90,14 +88,12 @@ def styles(rows: Sequence[Runs]) -> dict[Runs, Style]:
         for i in count()
         if (pair := (_COLOURS[i % len(_COLOURS)], _MARKERS[i % len(_MARKERS)])) not in taken
     )
-    times = Counter(runs.variant for runs in rows)
     seen: set[str] = set()
     found: dict[Runs, Style] = {}
     for runs in rows:
-        # The same method with other settings must look different, and be called so.
+        # The same method with other settings must look different.
         own = runs.variant in _METHODS and runs.variant not in seen
-        label = runs.title if times[runs.variant] == 1 else runs.full_title
-        found[runs] = Style(*(_METHODS[runs.variant] if own else next(free)), label)
+        found[runs] = Style(*(_METHODS[runs.variant] if own else next(free)))
         seen.add(runs.variant)
     return found
 

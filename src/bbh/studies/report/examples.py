@@ -53,7 +53,7 @@ class Series:
 def galleries(group: Group) -> list[Gallery]:
     """The most doubtful test images and the outliers a posterior is surest about, per row."""
     name = partial(class_name, group.study)
-    found = [Gallery(runs.title, _doubtful(runs, name), _fooled(runs, name)) for runs in group.rows]
+    found = [Gallery(runs.label, _doubtful(runs, name), _fooled(runs, name)) for runs in group.rows]
     return [one for one in found if one.doubtful or one.fooled]
 
 
@@ -122,7 +122,7 @@ def _series(
     tile = 0.78 * width / len(chosen)  # inches, of square images side by side under the axes
     height = 3.2 + tile
     figure, axes = drawing.new_axes(
-        width, height, 0.65 + tile, title=runs.title, ylabel="class probability"
+        width, height, 0.65 + tile, title=runs.label, ylabel="class probability"
     )
     for index in shown:
         colour, dash = drawing.class_style(index)
@@ -147,6 +147,6 @@ def _series(
     return Picture(
         drawing.svg_uri(figure),
         "",
-        f"{title}: class probabilities of {runs.title}, median and range from the 10th to the 90th "
+        f"{title}: class probabilities of {runs.label}, median and range from the 10th to the 90th "
         f"percentile of the draws. Notable classes: {', '.join(map(str, shown))}.",
     )

@@ -70,7 +70,7 @@ def _usable(values: np.ndarray | None) -> bool:
 
 
 def _names(drawn: Sequence[Runs]) -> str:
-    return ", ".join(runs.title for runs in drawn)
+    return ", ".join(runs.label for runs in drawn)
 
 
 def _entropies(group: Group) -> Picture | None:
@@ -81,10 +81,10 @@ def _entropies(group: Group) -> Picture | None:
         xlabel="predictive entropy [nats]", ylabel="share of images below", ylim=(0, 1.01)
     )
     levels = np.linspace(0, 1, drawing.MAX_POINTS)
-    for _, style, arrays in drawn:
+    for runs, style, arrays in drawn:
         for name, dash in (("entropy", "-"), ("outlier_entropy", "--")):
             values = np.quantile(arrays[name].astype(float), levels)
-            label = style.label if dash == "-" else None
+            label = runs.label if dash == "-" else None
             axes.plot(values, levels, dash, label=label, **_line(style, values))
     axes.set_xlim(left=0)
     _outlier_key(axes)
@@ -130,7 +130,7 @@ def _reliability(group: Group) -> Picture | None:
         x = np.bincount(bins, confidence, _NUM_BINS)[kept] / number[kept]
         y = np.bincount(bins, correct, _NUM_BINS)[kept] / number[kept]
         error = runs.first.record.metrics.get("ece")
-        label = style.label + ("" if error is None else f" ({METRICS['ece'].format(error)})")
+        label = runs.label + ("" if error is None else f" ({METRICS['ece'].format(error)})")
         axes.plot(x, y, "-", color=style.colour, marker=style.marker, markersize=5, label=label)
     drawing.legend_below(figure, axes)
     return Picture(
@@ -149,14 +149,14 @@ def _risk_coverage(group: Group) -> Picture | None:
     figure, axes = drawing.new_axes(
         xlabel="images answered, surest first [%]", ylabel="error among them [%]", xlim=(0, 102)
     )
-    for _, style, arrays in drawn:
+    for runs, style, arrays in drawn:
         curve = metrics.risk_coverage_curve(
             torch.from_numpy(arrays["entropy"].astype(np.float32)),
             torch.from_numpy(~arrays["correct"].astype(bool)),
         )
         x = 100 * drawing.thin(curve.coverage.numpy())
         y = 100 * drawing.thin(curve.risk.numpy())
-        axes.plot(x, y, label=style.label, **_line(style, x))
+        axes.plot(x, y, label=runs.label, **_line(style, x))
     axes.set_ylim(bottom=0)
     drawing.legend_below(figure, axes)
     return Picture(
@@ -187,7 +187,7 @@ def _training(group: Group, key: str) -> Picture | None:
     label, caption = _HISTORY[key]
     figure, axes = drawing.new_axes(xlabel="epoch", ylabel=label)
     for runs, x, y in found:
-        axes.plot(x, y, label=chosen[runs].label, **_line(chosen[runs], x))
+        axes.plot(x, y, label=runs.label, **_line(chosen[runs], x))
     values = np.concatenate([y for _, _, y in found])
     if values.min() > 0 and values.max() / values.min() > _LOGARITHMIC_SPAN:
         axes.set_yscale("log")
@@ -227,7 +227,7 @@ def _trade_off(group: Group, table: Table, paper: Published) -> Picture | None:
             "linestyle": "none",
         }
         axes.errorbar(error, auc, yerr=spread[1], xerr=spread[0], color=style.colour, lw=1)
-        axes.plot([error], [auc], markersize=7, label=style.label, **form)
+        axes.plot([error], [auc], markersize=7, label=runs.label, **form)
         theirs = [paper.get(runs.variant, name) for name in ("error", "outlier_entropy_auc")]
         if None not in theirs:
             hollow = True

@@ -8,6 +8,7 @@ from typing import Any
 from bbh.inspect.inspection import FILE_NAME
 from bbh.studies.catalogue import row_title
 from bbh.studies.inspection import INSPECTION_NAME
+from bbh.studies.markdown import pipe_table
 
 # What the table of inspections shows: where it stands in the file, and how it is written.
 _NUMBERS = {
@@ -33,13 +34,13 @@ def inspection_table(results: Path, study: str, preset: str, *variants: str) -> 
     if not all((folder / FILE_NAME).exists() for folder in folders):
         return ""
     contents = [json.loads((folder / FILE_NAME).read_text()) for folder in folders]
-    lines = [["", *map(row_title, variants)], ["---", *["---:"] * len(variants)]]
+    rows: list[list[str]] = []
     for title, (keys, words) in _NUMBERS.items():
         values = [_at(content, keys) for content in contents]
-        lines.append([title, *("" if one is None else words.format(one) for one in values)])
+        rows.append([title, *("" if one is None else words.format(one) for one in values)])
     signs = [[sign["name"] for sign in content["signs_of_collapse"]] for content in contents]
-    lines.append(["signs of collapse", *(", ".join(names) or "none" for names in signs)])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+    rows.append(["signs of collapse", *(", ".join(names) or "none" for names in signs)])
+    return pipe_table(["", *map(row_title, variants)], rows)
 
 
 def _at(content: Any, keys: tuple[str | int, ...]) -> float | None:

@@ -47,7 +47,7 @@ def command(records: list[Record]) -> str:
 def _origins(runs: Runs) -> list[Origin]:
     records = sorted(runs.records, key=lambda record: (_facts(record), record.seed))
     return [
-        Origin(runs.title, command(list(same)), facts)
+        Origin(runs.label, command(list(same)), facts)
         for facts, same in ((facts, list(same)) for facts, same in groupby(records, _facts))
     ]
 

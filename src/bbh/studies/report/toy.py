@@ -31,7 +31,7 @@ def _panel(runs: Runs, style: Style, arrays: dict[str, np.ndarray], preset: str)
         for name in ("rmse", "distance_to_nuts")
         if name in values
     ]
-    title = "\n".join([runs.title, *([", ".join(shown)] if shown else [])])
+    title = "\n".join([runs.label, *([", ".join(shown)] if shown else [])])
     figure, axes = drawing.new_axes(3.6, 3.1, title=title, xlabel="x", ylabel="y")
     kept = drawing.thin(np.arange(len(arrays["grid"])))
     curve = {name: np.asarray(arrays[name], dtype=float)[kept] for name in _NEEDED}
@@ -48,6 +48,6 @@ def _panel(runs: Runs, style: Style, arrays: dict[str, np.ndarray], preset: str)
     return Picture(
         drawing.svg_uri(figure),
         "",
-        f"{runs.title} on the toy regression: mean, bands of one, two and three standard "
+        f"{runs.label} on the toy regression: mean, bands of one, two and three standard "
         f"deviations, the true curve and the data. {', '.join(shown)}",
     )

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 
 from bbh.studies.catalogue import ROW_TITLES, ordered, row_title
+from bbh.studies.markdown import pipe_table
 from bbh.studies.record import Record
 from bbh.studies.report.collect import problem_of
 
-_HEADER = ["", "epochs", "steps", r"training \[s\]", r"a step \[ms\]"]
+_TITLES = ["", "epochs", "steps", "training [s]", "a step [ms]"]
 
 
 def training_table(records: Sequence[Record], study: str, preset: str) -> str:
@@ -22,14 +23,14 @@ def training_table(records: Sequence[Record], study: str, preset: str) -> str:
     }
     if not chosen:
         return ""
-    lines = [_HEADER, ["---", *["---:"] * (len(_HEADER) - 1)]]
+    rows: list[list[str]] = []
     whole = 0.0
     for variant in ordered(chosen, ROW_TITLES):
         history = chosen[variant].history
         steps = history[-1]["step"]
         seconds = sum(epoch["seconds"] for epoch in history)
         times = [f"{seconds:.1f}", f"{1e3 * seconds / steps:.2f}"]
-        lines.append([row_title(variant), str(len(history)), f"{steps:,}", *times])
+        rows.append([row_title(variant), str(len(history)), f"{steps:,}", *times])
         whole += seconds
-    lines.append(["all", "", "", f"{whole:.1f}", ""])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+    rows.append(["all", "", "", f"{whole:.1f}", ""])
+    return pipe_table(_TITLES, rows)
