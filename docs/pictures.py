@@ -12,10 +12,10 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import bbh
-from bbh.studies.catalogue import ATTACK_TITLES
-from bbh.studies.record import FILE_NAME, Record
-from bbh.studies.report.attacks import panels
-from bbh.studies.report.collect import collect
+from bbh_studies.catalogue import ATTACK_TITLES
+from bbh_studies.record import FILE_NAME, Record
+from bbh_studies.report.attacks import panels
+from bbh_studies.report.collect import collect
 
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#777777"  # Okabe and Ito's colour-blind-safe set
 ASSETS = Path(__file__).parent / "assets"

@@ -13,9 +13,9 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from bbh.bench.markdown import bench_table
-from bbh.studies.record import FILE_NAME, Record
-from bbh.studies.report import inspection_table, markdown_table, training_table
+from bbh_studies.bench.markdown import bench_table
+from bbh_studies.record import FILE_NAME, Record
+from bbh_studies.report import inspection_table, markdown_table, training_table
 
 ROOT = Path(__file__).parent.parent
 _BLOCK = re.compile(

@@ -15,7 +15,7 @@ from torch.nn.utils import parametrizations
 from torch.utils.data import DataLoader, TensorDataset
 
 import bbh
-from bbh.weights import PerExampleWeight, Sampling
+from bbh.per_example import PerExampleWeight, Sampling
 from scenarios import METHODS, BatchNormNet, SmallLeNet, TiedNet, TwoInputs, mlp, over_methods
 
 B = 6

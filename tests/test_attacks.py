@@ -10,22 +10,21 @@ import torch
 from torch import Tensor, nn
 
 import bbh
+from bbh.adapters import AveragedNetwork, foolbox_model
 from bbh.attacks import (
     FGSM,
     L2,
     PGD,
     Attack,
     Attacked,
-    AveragedNetwork,
     LegacyFGSM,
     LInf,
     Norm,
-    foolbox_model,
     robustness,
 )
 from bbh.attacks.loss import AveragedLoss
-from bbh.draws import Draws
-from bbh.params import Params
+from bbh.prediction.draws import Draws
+from bbh.samples import Params
 from scenarios import SmallLeNet, dropout_mlp, mlp, over_methods, printed_number
 
 Categorical = bbh.likelihoods.Categorical

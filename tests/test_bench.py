@@ -10,25 +10,25 @@ from torch import nn
 from typer.testing import CliRunner
 
 import bbh
-from bbh.bench import cpu, gpu
-from bbh.bench.compare import Row, fastest_peer, side_by_side
-from bbh.bench.contenders import Contender, average, load_peers, replace_layers
-from bbh.bench.markdown import bench_table
-from bbh.bench.networks import mlp
-from bbh.bench.own import OWN_METHODS, make_stepper, own_contenders, plain_kernels
-from bbh.bench.problems import Problem, Sizes, lenet, resnet, small_mlp
-from bbh.bench.records import Writer
-from bbh.bench.settings import Settings
-from bbh.bench.timing import Task, Timing, interleaved, peak_memory
-from bbh.cli import app
-from bbh.studies.record import Record
-from bbh.studies.resnet import ResNet
+from bbh_studies.bench import cpu, gpu
+from bbh_studies.bench.compare import Row, fastest_peer, side_by_side
+from bbh_studies.bench.contenders import Contender, average, load_peers, replace_layers
+from bbh_studies.bench.markdown import bench_table
+from bbh_studies.bench.networks import mlp
+from bbh_studies.bench.own import OWN_METHODS, make_stepper, own_contenders, plain_kernels
+from bbh_studies.bench.problems import Problem, Sizes, lenet, resnet, small_mlp
+from bbh_studies.bench.records import Writer
+from bbh_studies.bench.settings import Settings
+from bbh_studies.bench.timing import Task, Timing, interleaved, peak_memory
+from bbh_studies.cli import app
+from bbh_studies.record import Record
+from bbh_studies.resnet import ResNet
 
 CPU = torch.device("cpu")
 TINY = Sizes(batch=4, images=6, draws=3)
 GOOD_ADAPTER = """
 import torch
-from bbh.bench.contenders import Contender
+from bbh_studies.bench.contenders import Contender
 
 def contenders(problem):
     even = torch.full((problem.sizes.images, 10), 0.1)
@@ -339,7 +339,8 @@ def test_byte_floor_of_the_papers_generator():
 
 
 def test_plain_kernels_are_put_back():
-    from bbh.kernels import neighbours, outer_adam
+    from bbh.divergences import neighbours
+    from bbh.generators.factored import outer_adam
 
     before = (neighbours.triton_available, outer_adam.triton_available)
     with plain_kernels():

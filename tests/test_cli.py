@@ -8,11 +8,11 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from bbh.cli import app
-from bbh.studies.config import Config, ConfigError
-from bbh.studies.datasets.sources import NOTMNIST, Source
-from bbh.studies.presets import STUDIES, preset_config, preset_configs
-from bbh.studies.record import Record, RecordError
+from bbh_studies.cli import app
+from bbh_studies.config import Config, ConfigError
+from bbh_studies.datasets.sources import NOTMNIST, Source
+from bbh_studies.presets import STUDIES, preset_config, preset_configs
+from bbh_studies.record import Record, RecordError
 
 runner = CliRunner()
 METHODS = tuple(preset_configs("digits", "corrected"))
@@ -20,7 +20,7 @@ MAP = ("run", "digits", "--method", "map", "--device", "cpu")
 
 
 def command(*arguments: object) -> subprocess.CompletedProcess[str]:
-    code = "from bbh.cli import entry_point; entry_point()"
+    code = "from bbh_studies.cli import entry_point; entry_point()"
     return subprocess.run(
         [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True
     )
@@ -85,8 +85,8 @@ def test_a_run_writes_a_record_that_can_be_read_again(tmp_path):
 
 
 def test_an_interrupted_run_goes_on_with_the_command_it_prints(tmp_path, monkeypatch):
-    from bbh.studies import training
-    from bbh.studies.images import study
+    from bbh_studies import training
+    from bbh_studies.images import study
 
     arguments = [*MAP, "--epochs", "3", "--set", "prior_scale=2"]
     whole = runner.invoke(app, [*arguments, "--out", str(tmp_path / "whole")])
@@ -138,7 +138,7 @@ def test_a_run_that_diverges_does_not_stop_the_others(tmp_path):
 
 
 def test_rerunning_leaves_no_record_that_looks_finished(tmp_path, monkeypatch):
-    from bbh.studies.images import study
+    from bbh_studies.images import study
 
     arguments = [*MAP, "--epochs", "1", "--out", str(tmp_path)]
     assert runner.invoke(app, arguments).exit_code == 0

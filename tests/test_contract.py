@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import bbh
 from bbh.batches import cut
-from bbh.execution import Streams
+from bbh.execution.executor import Streams
 from scenarios import (
     BatchNormNet,
     LSTMNet,
@@ -206,7 +206,7 @@ def test_hypernet_starts_at_the_networks_own_weights():
     posterior = bbh.methods.bayes_by_hypernet(network, bbh.likelihoods.Categorical())
     samples = posterior.sample(4000)
     for name, value in network.named_parameters():
-        spread = 0.1 / bbh.params.fan_in(name, posterior.weights.shapes) ** 0.5
+        spread = 0.1 / bbh.samples.fan_in(name, posterior.weights.shapes) ** 0.5
         # The mean over draws and over the 256 probes of the initialisation are both estimates.
         difference = (samples[name].mean(0) - value).abs().mean()
         assert difference < 4 * spread / 256**0.5, name

@@ -7,9 +7,9 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import bbh
-from bbh.execution import Executor
-from bbh.kernels import group_norm
-from bbh.studies.resnet import ResNet
+from bbh.execution.executor import Executor
+from bbh_studies import group_norm
+from bbh_studies.resnet import ResNet
 from kernels.test_group_norm import CASES as GROUP_NORMS
 from kernels.test_group_norm import compare as compare_norms
 from kernels.test_neighbours import CASES
@@ -165,7 +165,7 @@ def test_rank_adam_kernel(shape):
         for old, new in zip(tensors[:3], moved[:3], strict=True):
             old.copy_(new)
 
-    from bbh.kernels.outer_adam_triton import launch
+    from bbh.generators.factored.outer_adam_triton import launch
 
     for rank in (1, 5, 16):
         for settings in SETTINGS:
@@ -173,7 +173,7 @@ def test_rank_adam_kernel(shape):
 
 
 def test_rank_adam_kernel_with_half_the_moments():
-    from bbh.kernels.outer_adam_triton import launch
+    from bbh.generators.factored.outer_adam_triton import launch
 
     def on_gpu(*tensors):
         moved = [one.cuda() if isinstance(one, torch.Tensor) else one for one in tensors]
@@ -189,13 +189,13 @@ def test_neighbour_kernel():
         values, reference = (one if one is None else one.cuda() for one in (values, reference))
         return tuple(one.cpu() for one in log_distances(values, reference, floor, neighbours))
 
-    from bbh.kernels.neighbours_triton import log_distances
+    from bbh.divergences.neighbours_triton import log_distances
 
     assert max(compare_neighbours(on_gpu, *case) for case in CASES) < 1e-4
 
 
 def test_skinny_kernels():
-    from bbh.kernels.skinny_triton import columns_product, rows_product
+    from bbh.generators.factored.skinny_triton import columns_product, rows_product
 
     def on_gpu(product):
         return lambda vectors, matrix: product(vectors.cuda(), matrix.cuda()).cpu()
@@ -216,7 +216,7 @@ def full_precision():
 
 @pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 1e-4), (torch.bfloat16, 2e-2)])
 def test_group_norm_kernels(dtype, error):
-    from bbh.kernels.group_norm_triton import backward, forward
+    from bbh_studies.group_norm_triton import backward, forward
 
     def on_gpu(work):
         def moved(*arguments):

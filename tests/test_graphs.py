@@ -7,7 +7,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import bbh
-from bbh import graphs
+from bbh.training import recorded as graphs
 from scenarios import BatchNormNet, mlp, over_methods
 
 
@@ -36,7 +36,7 @@ def recorded(monkeypatch):
     device_step = graphs.GraphStepper._device_step
     monkeypatch.setattr(graphs.GraphStepper, "_device_step", on_the_device)
     monkeypatch.setattr(graphs, "record", record)
-    monkeypatch.setattr("bbh.training.can_record", lambda *_: True)
+    monkeypatch.setattr("bbh.training.fitting.can_record", lambda *_: True)
     return calls
 
 
@@ -128,7 +128,7 @@ def test_optimizers_keep_no_mark(recorded):
 def test_terms_are_shown_every_so_many_steps(recorded):
     shown = []
 
-    class Display(bbh.progress.Display):
+    class Display(bbh.training.display.Display):
         def step(self, epoch, step, terms):
             shown.append(step)
 
@@ -199,7 +199,7 @@ def test_what_cannot_be_recorded_runs_as_usual(monkeypatch):
         raise RuntimeError("operation not permitted when stream is capturing")
 
     monkeypatch.setattr(graphs, "record", refuse)
-    monkeypatch.setattr("bbh.training.can_record", lambda *_: True)
+    monkeypatch.setattr("bbh.training.fitting.can_record", lambda *_: True)
     posterior = bbh.methods.maximum_a_posteriori(mlp(), bbh.likelihoods.Categorical())
     other = copy.deepcopy(posterior)
     first, _ = fit(posterior, loader(torch.randn(20, 4)), True, epochs=3)

@@ -27,7 +27,10 @@ bbh.predict(posterior, torch.zeros(5, 2), 10)
     [
         (PREDICTING, ("lightning_fabric", "sklearn", "matplotlib", "rich")),
         # What --help needs, and a shell that completes a word.
-        ("import bbh.cli", ("lightning_fabric", "sklearn", "matplotlib", "scipy", "torchmetrics")),
+        (
+            "import bbh_studies.cli",
+            ("lightning_fabric", "sklearn", "matplotlib", "scipy", "torchmetrics"),
+        ),
     ],
     ids=["predicting", "command line"],
 )

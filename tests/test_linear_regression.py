@@ -11,9 +11,10 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 import bbh
 from bbh.divergences import Divergence, NearestNeighbourEntropy
 from bbh.generators import LayerWise
+from bbh.methods import MeanFieldNormal
 from bbh.noise import GaussianNoise
+from bbh.per_example import Sampling
 from bbh.priors import Normal
-from bbh.weights import MeanFieldNormal, Sampling
 
 NOISE, PRIOR = 0.5, 1.5
 LIKELIHOOD = bbh.likelihoods.Gaussian(NOISE)

@@ -7,9 +7,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import bbh
 from bbh.likelihoods import Categorical
+from bbh.methods import FlowKind
+from bbh.methods.flow_steps import MaskedRealNVP, Planar
+from bbh.per_example import Sampling
 from bbh.priors import Normal
-from bbh.weights import FlowKind, Sampling
-from bbh.weights.flows import MaskedRealNVP, Planar
 from scenarios import mlp, over_methods
 
 

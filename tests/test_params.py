@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from bbh.params import (
+from bbh.samples import (
     Shapes,
     TensorTable,
     fan_in,

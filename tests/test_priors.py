@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 from torch import distributions as td
 
-from bbh.params import Shapes
 from bbh.priors import (
     ElementwisePrior,
     Laplace,
@@ -18,6 +17,7 @@ from bbh.priors import (
     ScaleMixture,
     StudentT,
 )
+from bbh.samples import Shapes
 
 SHAPES: Shapes = {"a.weight": torch.Size([2, 3]), "a.bias": torch.Size([2]), "t": torch.Size([])}
 MIXTURE = td.MixtureSameFamily(

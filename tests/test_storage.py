@@ -17,10 +17,12 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import bbh
-from bbh import divergences, generators, likelihoods, methods, priors, storage
-from bbh.descriptions import Custom, decode, encode
-from bbh.storage import StorageError
-from bbh.weights import FlowKind, Sampling
+from bbh import divergences, generators, likelihoods, methods, priors
+from bbh.methods import FlowKind
+from bbh.per_example import Sampling
+from bbh.storage import files as storage
+from bbh.storage.descriptions import Custom, decode, encode
+from bbh.storage.files import StorageError
 from scenarios import BatchNormNet, TwoInputs, mlp
 
 Categorical = likelihoods.Categorical
@@ -156,7 +158,7 @@ class TestDescriptions:
 
     def test_every_value_class_is_tried_above(self):
         """A class added to the list of known ones must be added to the test."""
-        from bbh import descriptions
+        from bbh.storage import descriptions
 
         tried = {
             "Normal", "Laplace", "StudentT", "ScaleMixture", "PerLayer", "Categorical",

@@ -5,8 +5,8 @@ from importlib.metadata import version
 from bayesian_torch.models.dnn_to_bnn import dnn_to_bnn, get_kl_loss
 from torch.nn import functional as F
 
-from bbh.bench.contenders import Contender, network_contender
-from bbh.bench.problems import Problem
+from bbh_studies.bench.contenders import Contender, network_contender
+from bbh_studies.bench.problems import Problem
 
 NAME = f"bayesian-torch {version('bayesian-torch')}"
 

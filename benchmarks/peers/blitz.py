@@ -7,8 +7,8 @@ from blitz.modules import BayesianConv2d, BayesianLinear
 from blitz.utils import variational_estimator
 from torch import nn
 
-from bbh.bench.contenders import Contender, network_contender, replace_layers
-from bbh.bench.problems import Problem
+from bbh_studies.bench.contenders import Contender, network_contender, replace_layers
+from bbh_studies.bench.problems import Problem
 
 
 def contenders(problem: Problem) -> list[Contender]:

@@ -8,9 +8,9 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from bbh.bench.contenders import Contender, batch_sizes
-from bbh.bench.problems import Problem
 from bbh.generators.single import default_chunk
+from bbh_studies.bench.contenders import Contender, batch_sizes
+from bbh_studies.bench.problems import Problem
 
 _NOISE, _DRAWS = 8, 5
 

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from bbh.bench.contenders import Contender, network_contender
-from bbh.bench.problems import Problem
+from bbh_studies.bench.contenders import Contender, network_contender
+from bbh_studies.bench.problems import Problem
 
 # As many as our ensemble has by default.
 _MEMBERS = 5

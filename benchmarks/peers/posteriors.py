@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn import functional as F
 
-from bbh.bench.contenders import Contender, average, batch_sizes
-from bbh.bench.problems import Problem
+from bbh_studies.bench.contenders import Contender, average, batch_sizes
+from bbh_studies.bench.problems import Problem
 
 
 def contenders(problem: Problem) -> list[Contender]:

@@ -5,8 +5,8 @@ from importlib.metadata import version
 import torch
 from torch import nn
 
-from bbh.bench.contenders import Contender, network_contender, replace_layers
-from bbh.bench.problems import Problem
+from bbh_studies.bench.contenders import Contender, network_contender, replace_layers
+from bbh_studies.bench.problems import Problem
 
 # The library imports torchvision, whose wheels beside a CPU build of torch lack these operators
 # and refuse to be imported without them. Nothing here calls them.

@@ -7,8 +7,8 @@ from torch import nn
 from torch.nn import functional as F
 from torchbnn.functional import bayesian_kl_loss
 
-from bbh.bench.contenders import Contender, network_contender, replace_layers
-from bbh.bench.problems import Problem
+from bbh_studies.bench.contenders import Contender, network_contender, replace_layers
+from bbh_studies.bench.problems import Problem
 
 
 def contenders(problem: Problem) -> list[Contender]:

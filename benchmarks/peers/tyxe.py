@@ -9,8 +9,8 @@ import tyxe
 from pyro.infer import SVI, TraceMeanField_ELBO
 from torch import Tensor
 
-from bbh.bench.contenders import Contender, batch_sizes
-from bbh.bench.problems import Problem
+from bbh_studies.bench.contenders import Contender, batch_sizes
+from bbh_studies.bench.problems import Problem
 
 
 def contenders(problem: Problem) -> list[Contender]:

@@ -11,29 +11,19 @@ import importlib
 import random
 from typing import TYPE_CHECKING, Any
 
-from bbh import (
-    attacks,
-    divergences,
-    generators,
-    inspect,
-    likelihoods,
-    methods,
-    metrics,
-    priors,
-    weights,
-)
-from bbh.batch_norm import refresh_batch_norm
-from bbh.execution import Loop, Vmap
+from bbh import attacks, divergences, generators, inspect, likelihoods, methods, metrics, priors
+from bbh.execution.executor import Loop, Vmap
 from bbh.noise import GaussianNoise
 from bbh.objective import Cosine, Linear, free_energy
 from bbh.posterior import AdversarialTraining, Posterior
-from bbh.prediction import evaluate, predict
-from bbh.storage import load, save
+from bbh.prediction.batch_norm import refresh_batch_norm
+from bbh.prediction.predicting import evaluate, predict
+from bbh.storage.files import load, save
 from bbh.version import __version__
 
 if TYPE_CHECKING:
-    from bbh.steps import DivergedError
-    from bbh.training import fit
+    from bbh.training.fitting import fit
+    from bbh.training.step import DivergedError
 
 __all__ = [
     "AdversarialTraining",
@@ -60,10 +50,9 @@ __all__ = [
     "priors",
     "refresh_batch_norm",
     "save",
-    "weights",
 ]
 # Training brings Lightning Fabric, which takes longer to import than torch: only who trains waits.
-_ON_DEMAND = {"DivergedError": "bbh.steps", "fit": "bbh.training"}
+_ON_DEMAND = {"DivergedError": "bbh.training.step", "fit": "bbh.training.fitting"}
 
 
 def __getattr__(name: str) -> Any:

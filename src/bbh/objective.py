@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from bbh.batches import Batch, as_batch
-from bbh.params import Params, num_draws
+from bbh.per_example import take
 from bbh.posterior import AdversarialTraining, Posterior
-from bbh.weights.per_example import take
+from bbh.samples import Params, num_draws
 
 
 class FreeEnergy(NamedTuple):

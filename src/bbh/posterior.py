@@ -14,11 +14,11 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils.weight_norm import WeightNorm
 
 from bbh.batches import Inputs
-from bbh.execution import Execution, Executor
+from bbh.distribution import WeightDistribution
+from bbh.execution.executor import Execution, Executor
 from bbh.likelihoods import Likelihood, P
-from bbh.params import Params, TensorTable, size, trainable_parameters
 from bbh.priors import Prior
-from bbh.weights.base import WeightDistribution
+from bbh.samples import Params, TensorTable, size, trainable_parameters
 
 Forward = Callable[[nn.Module, Inputs], Tensor]
 

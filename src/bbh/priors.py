@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch import distributions as td
 
-from bbh.params import Params, Shapes, flatten, size, unflatten
+from bbh.samples import Params, Shapes, flatten, size, unflatten
 
 
 class NoDensityError(TypeError):

@@ -19,9 +19,9 @@ from bbh.divergences import (
     normal_kl,
 )
 from bbh.divergences.adversarial import Critic
-from bbh.kernels.neighbours import nearest_of, neighbour_distance
-from bbh.params import Params, Shapes, side_by_side
+from bbh.divergences.neighbours import nearest_of, neighbour_distance
 from bbh.priors import Laplace, Normal, PerLayer, Prior, Sampled, ScaleMixture, StudentT
+from bbh.samples import Params, Shapes, side_by_side
 
 ESTIMATORS = [
     NearestNeighbour(),

@@ -20,9 +20,9 @@ from bbh.generators import (
     Sliced,
 )
 from bbh.generators.single import default_chunk
+from bbh.methods import Implicit
 from bbh.noise import GaussianNoise
-from bbh.params import Params, Shapes, flatten, size
-from bbh.weights import Implicit
+from bbh.samples import Params, Shapes, flatten, size
 from scenarios import LeNet, SmallLeNet, TransformerNet, mlp
 
 

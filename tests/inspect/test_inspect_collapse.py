@@ -6,7 +6,7 @@ from torch import nn
 
 import bbh
 from bbh.inspect import look
-from bbh.weights import Particles
+from bbh.methods import Particles
 from scenarios import SmallLeNet, mlp
 
 INPUTS = 3 * torch.randn(50, 4, generator=torch.Generator().manual_seed(1))

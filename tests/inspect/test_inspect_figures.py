@@ -16,7 +16,7 @@ from torch import nn
 import bbh
 from bbh.inspect import Correlation, Marginals, draw_correlation, draw_marginals, draw_spread, look
 from bbh.inspect.figures import density
-from bbh.weights import Particles
+from bbh.methods import Particles
 from scenarios import SmallLeNet
 
 BLUE, ORANGE = "#0072b2", "#d55e00"

@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
-from bbh.kernels import neighbours_cpu
-from bbh.kernels.neighbours import sum_log_distances, sum_log_distances_plain
-from bbh.memory import peak_bytes
+from bbh.divergences import neighbours_cpu
+from bbh.divergences.neighbours import sum_log_distances, sum_log_distances_plain
+from bbh.prediction.memory import peak_bytes
 from kernels.interpreter import run_interpreted
 
 FLOOR = 1e-4
@@ -146,7 +146,7 @@ def test_triton_kernel_through_its_interpreter():
     error, unseen = run_interpreted(
         "import warnings\n"
         "from kernels.test_neighbours import *\n"
-        "from bbh.kernels.neighbours_triton import log_distances\n"
+        "from bbh.divergences.neighbours_triton import log_distances\n"
         "print(max(compare(log_distances, *case) for case in CASES))\n"
         "warnings.simplefilter('ignore')\n"  # NumPy's, of infinite differences
         "print(hidden(log_distances))"

@@ -6,9 +6,15 @@ import pytest
 import torch
 
 import bbh
-from bbh.gradients import clip_, collect_factors, factors_of, outer_linear, total_norm
-from bbh.kernels.outer_adam import AdamSettings, outer_adam_plain_, rounded_at_random
-from bbh.optimizers import FactoredAdam, make_adam
+from bbh.generators.factored.adam import FactoredAdam, make_adam
+from bbh.generators.factored.gradients import (
+    clip_,
+    collect_factors,
+    factors_of,
+    outer_linear,
+    total_norm,
+)
+from bbh.generators.factored.outer_adam import AdamSettings, outer_adam_plain_, rounded_at_random
 from kernels.interpreter import run_interpreted
 from scenarios import mlp
 
@@ -57,7 +63,7 @@ def compare(update, shape, rank, settings):
 @pytest.mark.parametrize("rank", [1, 5, 16])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_plain_twin(shape, rank, settings, monkeypatch):
-    monkeypatch.setattr("bbh.kernels.outer_adam._BLOCK_BYTES", 40_000)  # several blocks
+    monkeypatch.setattr("bbh.generators.factored.outer_adam._BLOCK_BYTES", 40_000)  # several blocks
     # Sums of sixteen products in single precision: 16 · 6e-8, over three steps.
     assert compare(outer_adam_plain_, shape, rank, settings) < 3e-6
 
@@ -66,7 +72,7 @@ def test_triton_kernel_through_its_interpreter():
     pytest.importorskip("triton", reason="Triton is not installed")
     error = run_interpreted(
         "from kernels.test_outer_adam import *\n"
-        "from bbh.kernels.outer_adam_triton import launch\n"
+        "from bbh.generators.factored.outer_adam_triton import launch\n"
         "print(max(compare(launch, shape, rank, settings)\n"
         "          for shape in SHAPES for rank in (1, 2, 3, 5, 8, 16) for settings in SETTINGS))"
     )
@@ -109,7 +115,7 @@ def test_half_the_moments_in_the_kernel():
     pytest.importorskip("triton", reason="Triton is not installed")
     found = run_interpreted(
         "from kernels.test_outer_adam import *\n"
-        "from bbh.kernels.outer_adam_triton import launch\n"
+        "from bbh.generators.factored.outer_adam_triton import launch\n"
         "print(*rounding(launch))"
     )
     check_rounding(*map(float, found.split()))

@@ -30,7 +30,7 @@ def test_triton_kernels_through_their_interpreter():
     pytest.importorskip("triton", reason="Triton is not installed")
     error = run_interpreted(
         "from kernels.test_skinny import *\n"
-        "from bbh.kernels.skinny_triton import columns_product, rows_product\n"
+        "from bbh.generators.factored.skinny_triton import columns_product, rows_product\n"
         "print(max(compare(rows_product, columns_product, *case) for case in CASES))"
     )
     # Sums of up to 1,100 products in single precision.

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bbh.studies.report import write_report
+from bbh_studies.report import write_report
 from studies.report_records import write_records
 from studies.tiny_cifar import shrink, write_binary
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from bbh.studies.config import Config, ConfigError
-from bbh.studies.images.attacks import headline_numbers
-from bbh.studies.presets import preset_config
-from bbh.studies.record import Record
+from bbh_studies.config import Config, ConfigError
+from bbh_studies.images.attacks import headline_numbers
+from bbh_studies.presets import preset_config
+from bbh_studies.record import Record
 
 # Errors of three seeds, with the standard deviations that hand calculation gives: 0.06, 0.01, …
 ERRORS = {

@@ -9,18 +9,18 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from bbh.cli import app
-from bbh.studies.catalogue import ATTACK_TITLES, METRICS
-from bbh.studies.images import attacks
-from bbh.studies.presets import STUDIES, preset_configs, preset_names
-from bbh.studies.record import Record, RecordError, read_arrays
-from bbh.studies.report import markdown_table, write_report
-from bbh.studies.report.collect import Entry, collect, group
-from bbh.studies.report.published import published
-from bbh.studies.report.robustness import verdict
-from bbh.studies.report.tables import build_table
-from bbh.studies.runner import plan
-from bbh.studies.study import attacked_study, study_of
+from bbh_studies.catalogue import ATTACK_TITLES, METRICS
+from bbh_studies.cli import app
+from bbh_studies.images import attacks
+from bbh_studies.presets import STUDIES, preset_configs, preset_names
+from bbh_studies.record import Record, RecordError, read_arrays
+from bbh_studies.report import markdown_table, write_report
+from bbh_studies.report.collect import Entry, collect, group
+from bbh_studies.report.published import published
+from bbh_studies.report.robustness import verdict
+from bbh_studies.report.tables import build_table
+from bbh_studies.runner import plan
+from bbh_studies.study import attacked_study, study_of
 from studies.report_records import attack_curves, make_record, write_attacks, write_raw
 
 METHODS = ("map", "ensemble", "bbb", "dropout", "mnf", "bbh")

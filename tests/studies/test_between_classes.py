@@ -6,15 +6,15 @@ import scipy.ndimage
 import torch
 
 import bbh
-from bbh.studies import datasets
-from bbh.studies.images.between_classes import (
+from bbh_studies import datasets
+from bbh_studies.images.between_classes import (
     digit_index,
     mix,
     rotate,
     series_arrays,
     series_images,
 )
-from bbh.studies.networks import digits_network
+from bbh_studies.networks import digits_network
 
 
 @pytest.mark.parametrize("size", [8, 28, 5])

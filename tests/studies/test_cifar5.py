@@ -9,21 +9,21 @@ import torch
 from torch import nn
 from typer.testing import CliRunner
 
-from bbh.cli import app
-from bbh.params import select_bayesian, size
-from bbh.studies.build import build_posterior
-from bbh.studies.config import Config
-from bbh.studies.estimates import estimate
-from bbh.studies.images.augmentation import Augmentation, build_augmentation
-from bbh.studies.images.study import ShuffledBatches, run_once
-from bbh.studies.presets import preset_config, preset_configs
-from bbh.studies.record import Record, read_arrays
-from bbh.studies.report.published import published
-from bbh.studies.resnet import PaperResNet, ResNet, StandardisedConv2d
-from bbh.studies.run import Run
-from bbh.studies.runner import plan
-from bbh.studies.study import study_of
-from bbh.weights import MultiplicativeFlow, Product
+from bbh.methods import MultiplicativeFlow, Product
+from bbh.samples import select_bayesian, size
+from bbh_studies.build import build_posterior
+from bbh_studies.cli import app
+from bbh_studies.config import Config
+from bbh_studies.estimates import estimate
+from bbh_studies.images.augmentation import Augmentation, build_augmentation
+from bbh_studies.images.study import ShuffledBatches, run_once
+from bbh_studies.presets import preset_config, preset_configs
+from bbh_studies.record import Record, read_arrays
+from bbh_studies.report.published import published
+from bbh_studies.resnet import PaperResNet, ResNet, StandardisedConv2d
+from bbh_studies.run import Run
+from bbh_studies.runner import plan
+from bbh_studies.study import study_of
 from studies.tiny_cifar import PER_FILE
 
 METHODS = ("map", "ensemble", "bbb", "dropout", "mnf", "bbh")
@@ -133,7 +133,7 @@ def test_other_norms_and_settings_of_the_experiments(data, tmp_path, normalisati
 
 def test_statistics_of_batch_norm_are_each_draws_own(data, tmp_path, monkeypatch):
     """Without them a run would predict with an average over the draws of all steps."""
-    from bbh.studies.images import study
+    from bbh_studies.images import study
 
     asked: list[int] = []
     real = study.bbh.refresh_batch_norm

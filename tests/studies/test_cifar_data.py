@@ -10,9 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bbh.studies.datasets import DataError, cifar10, load_cifar5
-from bbh.studies.datasets.cifar10 import CIFAR10, Cifar10Data, moments
-from bbh.studies.datasets.pickled import PickleError, read_images_and_labels
+from bbh_studies.datasets import DataError, cifar10, load_cifar5
+from bbh_studies.datasets.cifar10 import CIFAR10, Cifar10Data, moments
+from bbh_studies.datasets.pickled import PickleError, read_images_and_labels
 from studies.tiny_cifar import (
     ALL_FILES,
     PER_FILE,

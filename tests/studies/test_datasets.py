@@ -8,9 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bbh.studies.datasets import DataError, draw_letters, load_digits, load_mnist
-from bbh.studies.datasets.idx import read_idx
-from bbh.studies.datasets.sources import MNIST, NOTMNIST, IdxFile
+from bbh_studies.datasets import DataError, draw_letters, load_digits, load_mnist
+from bbh_studies.datasets.idx import read_idx
+from bbh_studies.datasets.sources import MNIST, NOTMNIST, IdxFile
 
 SHAPE = (3, 2, 2)
 PIXELS = bytes(range(12))
@@ -114,7 +114,7 @@ def test_letters_are_deterministic_pictures():
 
 
 def test_holes_of_letters_are_empty():
-    from bbh.studies.datasets.letters import _glyph
+    from bbh_studies.datasets.letters import _glyph
 
     glyph = _glyph("D", "DejaVu Sans", 28)[0]
     assert glyph[112, 112] == 0  # the middle of the bowl

@@ -7,8 +7,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from bbh.studies.datasets import DataError
-from bbh.studies.datasets.sources import IdxFile
+from bbh_studies.datasets import DataError
+from bbh_studies.datasets.sources import IdxFile
 
 CONTENT = bytes(range(256)) * 2000
 # Of the half that arrives before a break, whole chunks are kept.

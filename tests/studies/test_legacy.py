@@ -10,15 +10,15 @@ from torch import nn
 import bbh
 from bbh.divergences.closed_form import normal_kl
 from bbh.likelihoods import Categorical
-from bbh.params import size
+from bbh.methods import MultiplicativeFlow
 from bbh.priors import Normal
-from bbh.studies import legacy
-from bbh.studies.build import build_optimizer, build_posterior
-from bbh.studies.config import Config, ConfigError
-from bbh.studies.networks import LeNet, digits_network
-from bbh.studies.presets import preset_config
-from bbh.studies.study import study_of
-from bbh.weights import MultiplicativeFlow
+from bbh.samples import size
+from bbh_studies import legacy
+from bbh_studies.build import build_optimizer, build_posterior
+from bbh_studies.config import Config, ConfigError
+from bbh_studies.networks import LeNet, digits_network
+from bbh_studies.presets import preset_config
+from bbh_studies.study import study_of
 
 
 def test_rmsprop_by_hand():

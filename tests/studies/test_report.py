@@ -14,16 +14,16 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 
-from bbh.studies.catalogue import METRICS, ROW_TITLES
-from bbh.studies.record import RecordError
-from bbh.studies.report import markdown_table, training_table, write_report
-from bbh.studies.report.collect import Entry, collect, group
-from bbh.studies.report.drawing import figure_style, legend_below, new_axes
-from bbh.studies.report.published import published
-from bbh.studies.report.reproduce import command
-from bbh.studies.report.summary import caveats, findings
-from bbh.studies.report.tables import Mark, build_table, compare
-from bbh.studies.statistic import Statistic
+from bbh_studies.catalogue import METRICS, ROW_TITLES
+from bbh_studies.record import RecordError
+from bbh_studies.report import markdown_table, training_table, write_report
+from bbh_studies.report.collect import Entry, collect, group
+from bbh_studies.report.drawing import figure_style, legend_below, new_axes
+from bbh_studies.report.published import published
+from bbh_studies.report.reproduce import command
+from bbh_studies.report.summary import caveats, findings
+from bbh_studies.report.tables import Mark, build_table, compare
+from bbh_studies.statistic import Statistic
 from studies.report_records import ERRORS, make_record, write_raw
 
 ROOT = Path(__file__).parent.parent.parent

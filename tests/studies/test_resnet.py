@@ -10,8 +10,8 @@ from torch.nn import functional as F
 
 import bbh
 from bbh.likelihoods import Categorical
-from bbh.params import select_bayesian, trainable_parameters
-from bbh.studies.resnet import (
+from bbh.samples import select_bayesian, trainable_parameters
+from bbh_studies.resnet import (
     NORMALISATIONS,
     FilterResponseNorm,
     PaperResNet,

@@ -8,20 +8,20 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from bbh.history import EpochRecord
-from bbh.progress import Display
-from bbh.studies.build import build_posterior
-from bbh.studies.config import Config, ConfigError
-from bbh.studies.estimates import estimate
-from bbh.studies.presets import STUDIES, preset_configs, preset_names
-from bbh.studies.record import Record
-from bbh.studies.run import Run
-from bbh.studies.runner import plan
-from bbh.studies.study import study_of
-from bbh.studies.terminal.dry_run import show_plan
-from bbh.studies.terminal.progress import StudyProgress
-from bbh.studies.terminal.tables import results_table
-from bbh.studies.terminal.time_left import TimeLeft
+from bbh.training.display import Display
+from bbh.training.history import EpochRecord
+from bbh_studies.build import build_posterior
+from bbh_studies.config import Config, ConfigError
+from bbh_studies.estimates import estimate
+from bbh_studies.presets import STUDIES, preset_configs, preset_names
+from bbh_studies.record import Record
+from bbh_studies.run import Run
+from bbh_studies.runner import plan
+from bbh_studies.study import study_of
+from bbh_studies.terminal.dry_run import show_plan
+from bbh_studies.terminal.progress import StudyProgress
+from bbh_studies.terminal.tables import results_table
+from bbh_studies.terminal.time_left import TimeLeft
 
 METHODS = ("map", "ensemble", "bbb", "dropout", "mnf", "bbh")
 

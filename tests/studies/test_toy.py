@@ -9,15 +9,15 @@ import torch
 from scipy import stats
 
 from bbh.predictive import RegressionPredictive
-from bbh.studies import training
-from bbh.studies.build import build_beta
-from bbh.studies.networks import toy_network
-from bbh.studies.presets import preset_configs
-from bbh.studies.record import Record, read_arrays
-from bbh.studies.run import Run
-from bbh.studies.toy import measures
-from bbh.studies.toy import study as toy
-from bbh.studies.toy.data import load_toy
+from bbh_studies import training
+from bbh_studies.build import build_beta
+from bbh_studies.networks import toy_network
+from bbh_studies.presets import preset_configs
+from bbh_studies.record import Record, read_arrays
+from bbh_studies.run import Run
+from bbh_studies.toy import measures
+from bbh_studies.toy import study as toy
+from bbh_studies.toy.data import load_toy
 
 ROWS = ["map", "ensemble", "bbb", "dropout", "mnf", "bbh", "nuts"]
 

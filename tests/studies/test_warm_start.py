@@ -8,16 +8,16 @@ import torch
 from torch import Tensor, nn
 
 import bbh
-from bbh.params import fan_in
-from bbh.studies import training
-from bbh.studies.build import build_optimizer, build_posterior, build_prior
-from bbh.studies.config import Config, ConfigError
-from bbh.studies.images.study import ShuffledBatches
-from bbh.studies.run import Run
-from bbh.studies.runner import plan
-from bbh.studies.study import study_of
-from bbh.studies.training import Trained, train
-from bbh.studies.warm_start import Later, first_config, with_weights_of
+from bbh.samples import fan_in
+from bbh_studies import training
+from bbh_studies.build import build_optimizer, build_posterior, build_prior
+from bbh_studies.config import Config, ConfigError
+from bbh_studies.images.study import ShuffledBatches
+from bbh_studies.run import Run
+from bbh_studies.runner import plan
+from bbh_studies.study import study_of
+from bbh_studies.training import Trained, train
+from bbh_studies.warm_start import Later, first_config, with_weights_of
 
 TINY = Config(
     "bbh",

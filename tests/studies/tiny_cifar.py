@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bbh.studies.datasets import cifar10
+from bbh_studies.datasets import cifar10
 
 PER_FILE = 40
 FILES = ("data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5")

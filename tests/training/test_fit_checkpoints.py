@@ -13,7 +13,7 @@ from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader, Dataset
 
 import bbh
-from bbh.checkpoints import CheckpointError, random_state, restore_random_state
+from bbh.training.checkpoints import CheckpointError, random_state, restore_random_state
 from scenarios import mlp
 from training.small import (
     NUM_DATA,
@@ -50,7 +50,8 @@ class TestCheckpoints:
     def test_written_no_more_often_than_asked(self, tmp_path, monkeypatch):
         written = []
         monkeypatch.setattr(
-            "bbh.training.checkpoints.write", lambda path, state: written.append(state["step"])
+            "bbh.training.fitting.checkpoints.write",
+            lambda path, state: written.append(state["step"]),
         )
         loader = DataLoader(dataset(), batch_size=4)
         for seconds in (0.0, 3600.0):

@@ -7,7 +7,7 @@ from torch.optim import SGD, lr_scheduler
 from torch.utils.data import DataLoader
 
 import bbh
-from bbh.checkpoints import CheckpointError
+from bbh.training.checkpoints import CheckpointError
 from training.small import assert_same_state, copied, dataset, fit, hypernet, point, sgd, worsening
 
 

@@ -62,7 +62,7 @@ class TestRecords:
 
     def test_posterior_is_left_ready_to_predict(self):
         posterior = bbh.methods.bayes_by_backprop(
-            mlp(), Categorical(), sampling=bbh.weights.Sampling.LOCAL
+            mlp(), Categorical(), sampling=bbh.methods.Sampling.LOCAL
         )
         fit(posterior, DataLoader(dataset(), batch_size=4))
         assert not posterior.training

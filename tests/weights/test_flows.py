@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bbh.weights import FlowKind
-from bbh.weights.flow import MultiplierFlow, draw_multipliers, reverse_log_prob
-from bbh.weights.flows import Flow, FlowChain, MaskedRealNVP, Planar, flows_together
+from bbh.methods import FlowKind
+from bbh.methods.flow_steps import Flow, FlowChain, MaskedRealNVP, Planar, flows_together
+from bbh.methods.flows import MultiplierFlow, draw_multipliers, reverse_log_prob
 
 KINDS = list(FlowKind)
 

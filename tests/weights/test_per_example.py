@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bbh.weights import DropoutMasks, MeanFieldNormal, PerExampleWeight, Sampling
-from bbh.weights.mean_field import draw_normal
-from bbh.weights.per_example import InputDropout, apart, take
+from bbh.methods import DropoutMasks, MeanFieldNormal
+from bbh.methods.mean_field import draw_normal
+from bbh.per_example import InputDropout, PerExampleWeight, Sampling, apart, take
 
 PER_EXAMPLE = [Sampling.LOCAL, Sampling.FLIPOUT]
 # A batch of so many copies of one example shows the distribution of its output. Its mean is then

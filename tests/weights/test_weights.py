@@ -9,12 +9,10 @@ from torch import distributions as td
 
 import bbh
 from bbh.cost import Cost
+from bbh.distribution import WeightDistribution
 from bbh.divergences import Adversarial, NearestNeighbour, NearestNeighbourEntropy
 from bbh.generators import LayerWise
-from bbh.noise import GaussianNoise
-from bbh.params import flatten
-from bbh.priors import Laplace, Normal, Prior, Sampled, ScaleMixture
-from bbh.weights import (
+from bbh.methods import (
     DropoutMasks,
     FlowKind,
     Implicit,
@@ -22,9 +20,11 @@ from bbh.weights import (
     MultiplicativeFlow,
     Particles,
     Product,
-    WeightDistribution,
 )
-from bbh.weights.flow import MultiplierFlow
+from bbh.methods.flows import MultiplierFlow
+from bbh.noise import GaussianNoise
+from bbh.priors import Laplace, Normal, Prior, Sampled, ScaleMixture
+from bbh.samples import flatten
 from scenarios import SmallLeNet
 
 # --- Mean field -----------------------------------------------------------------------------

@@ -10,7 +10,6 @@
 True
 """
 
-from bbh.attacks.adapters import AveragedNetwork, foolbox_model
 from bbh.attacks.base import Attack, Attacked
 from bbh.attacks.evaluation import Robustness, robustness
 from bbh.attacks.fgsm import FGSM, LegacyFGSM
@@ -23,11 +22,9 @@ __all__ = [
     "PGD",
     "Attack",
     "Attacked",
-    "AveragedNetwork",
     "LInf",
     "LegacyFGSM",
     "Norm",
     "Robustness",
-    "foolbox_model",
     "robustness",
 ]

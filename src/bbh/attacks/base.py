@@ -13,11 +13,11 @@ from torch import Tensor
 from bbh.attacks.loss import AveragedLoss, Preprocess, unweighted
 from bbh.attacks.norms import LInf, Norm
 from bbh.batches import Inputs
-from bbh.draws import Draws, evaluation_mode
-from bbh.memory import peak_bytes, tiling
-from bbh.params import Params
 from bbh.posterior import Posterior
-from bbh.prediction import MEMORY_LIMIT
+from bbh.prediction.draws import Draws, evaluation_mode
+from bbh.prediction.memory import peak_bytes, tiling
+from bbh.prediction.predicting import MEMORY_LIMIT
+from bbh.samples import Params
 
 Bounds = tuple[float, float]
 

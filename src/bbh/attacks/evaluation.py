@@ -13,9 +13,9 @@ from bbh.attacks.fgsm import FGSM
 from bbh.attacks.norms import L2, LInf
 from bbh.batches import Inputs
 from bbh.likelihoods import Categorical
-from bbh.params import Params
 from bbh.posterior import Posterior
-from bbh.prediction import predict
+from bbh.prediction.predicting import predict
+from bbh.samples import Params
 
 
 @dataclass(frozen=True)

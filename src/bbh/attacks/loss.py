@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from bbh.draws import Draws, seeded
 from bbh.likelihoods import Bernoulli, Categorical, Likelihood
-from bbh.params import Params, num_draws
 from bbh.posterior import Posterior
+from bbh.prediction.draws import Draws, seeded
+from bbh.samples import Params, num_draws
 
 Preprocess = Callable[[Tensor], Tensor]
 

@@ -9,8 +9,8 @@ from torch.nn import functional as F
 
 from bbh.cost import Cost
 from bbh.divergences.base import Divergence, Marginals
-from bbh.params import Params, Shapes, flatten, size
 from bbh.priors import Prior
+from bbh.samples import Params, Shapes, flatten, size
 
 
 class Critic(nn.Module):

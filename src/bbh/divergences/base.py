@@ -7,8 +7,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from bbh.cost import Cost
-from bbh.params import Params, Shapes
 from bbh.priors import NoDensityError, Prior
+from bbh.samples import Params, Shapes
 
 
 class Marginals(NamedTuple):

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from bbh.cost import Cost
 from bbh.divergences.base import Divergence, Marginals
-from bbh.params import Params, Shapes, unflatten
 from bbh.priors import Normal, Prior
+from bbh.samples import Params, Shapes, unflatten
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from torch import nn
 from bbh.cost import Cost
 from bbh.divergences.base import Divergence, Marginals, check_num_samples
 from bbh.divergences.nearest_neighbour import check_floor
-from bbh.kernels.neighbours import sum_log_distances
-from bbh.params import Params, Shapes, flatten
+from bbh.divergences.neighbours import sum_log_distances
 from bbh.priors import Prior
+from bbh.samples import Params, Shapes, flatten
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from bbh.cost import Cost
 from bbh.divergences.base import Divergence, Marginals, check_num_samples
-from bbh.kernels.neighbours import TINY, sum_log_distances
-from bbh.params import Params, Shapes, flatten, size
+from bbh.divergences.neighbours import TINY, sum_log_distances
 from bbh.priors import Prior
+from bbh.samples import Params, Shapes, flatten, size
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from bbh.generators.initialization import FromNetwork, Glorot, Initialization
 from bbh.generators.layerwise import LayerWise
 from bbh.generators.single import Single
 from bbh.generators.sliced import Sliced
-from bbh.params import Shapes, size
+from bbh.samples import Shapes, size
 
 __all__ = [
     "FromNetwork",

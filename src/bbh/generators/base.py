@@ -20,7 +20,7 @@ from bbh.generators.hypernetwork import (
 )
 from bbh.generators.initialization import FromNetwork, Initialization
 from bbh.noise import GaussianNoise
-from bbh.params import Params, Shapes, fan_in, size, unflatten
+from bbh.samples import Params, Shapes, fan_in, size, unflatten
 
 logger = logging.getLogger("bbh")
 

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bbh.gradients import is_large, outer_linear
+from bbh.generators.factored.gradients import is_large, outer_linear
 
 # Of one piece of a product of many.
 _ROWS = 256

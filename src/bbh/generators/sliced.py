@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from bbh.generators.base import Generator
 from bbh.generators.hypernetwork import Head
-from bbh.params import Shapes
+from bbh.samples import Shapes
 
 
 @dataclass(frozen=True)

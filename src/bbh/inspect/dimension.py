@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from bbh.inspect.moments import Moments
-from bbh.params import Shapes
+from bbh.samples import Shapes
 
 _BLOCK_BYTES = 16 * 2**20
 

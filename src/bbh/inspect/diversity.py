@@ -9,10 +9,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from bbh.batches import Inputs
-from bbh.params import Params
 from bbh.posterior import Posterior
-from bbh.prediction import MEMORY_LIMIT, predict
+from bbh.prediction.predicting import MEMORY_LIMIT, predict
 from bbh.predictive import ClassPredictive, RegressionPredictive
+from bbh.samples import Params
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from bbh.draws import evaluation_mode
 from bbh.inspect.moments import Moments
-from bbh.memory import peak_bytes
-from bbh.params import Params, Shapes, flatten, num_draws, size
+from bbh.per_example import take
 from bbh.posterior import Posterior
-from bbh.weights.per_example import take
+from bbh.prediction.draws import evaluation_mode
+from bbh.prediction.memory import peak_bytes
+from bbh.samples import Params, Shapes, flatten, num_draws, size
 
 # Whole draws that are held to compare them pairwise: more make the effective dimension little
 # better and cost their square.

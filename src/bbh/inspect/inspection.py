@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bbh.batches import Inputs
-from bbh.checkpoints import atomic_path
+from bbh.files import atomic_path
 from bbh.inspect.collapse import Sign, signs_of_collapse
 from bbh.inspect.correlation import Correlation
 from bbh.inspect.dimension import EffectiveDimension
@@ -16,10 +16,10 @@ from bbh.inspect.gathering import gather
 from bbh.inspect.marginals import Bimodality, Kurtosis, Marginals
 from bbh.inspect.selection import check_tensor, first_kernel, noise_dimensions, random_shapes
 from bbh.inspect.spread import Spread
-from bbh.params import Params, size
+from bbh.per_example import take
 from bbh.posterior import Posterior
-from bbh.prediction import MEMORY_LIMIT
-from bbh.weights.per_example import take
+from bbh.prediction.predicting import MEMORY_LIMIT
+from bbh.samples import Params, size
 
 FILE_NAME = "inspection.json"
 # Weights in the heat map, and those whose modes are counted: LeNet's first kernel has 500.

@@ -6,9 +6,10 @@ from typing import Any, cast
 
 from torch import nn
 
-from bbh.params import Shapes
+from bbh.distribution import WeightDistribution
+from bbh.methods import DropoutMasks, Implicit, Particles, Product
 from bbh.posterior import Posterior
-from bbh.weights import DropoutMasks, Implicit, Particles, Product, WeightDistribution
+from bbh.samples import Shapes
 
 
 class PointEstimateError(ValueError):

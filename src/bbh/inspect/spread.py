@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from bbh.inspect.marginals import quantiles
-from bbh.params import Params, Shapes, fan_in, side_by_side, unflatten
+from bbh.samples import Params, Shapes, fan_in, side_by_side, unflatten
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,5 @@
+"""Posteriors for other libraries."""
+
+from bbh.adapters.averaged import AveragedNetwork, foolbox_model
+
+__all__ = ["AveragedNetwork", "foolbox_model"]

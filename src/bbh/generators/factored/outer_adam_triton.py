@@ -1,0 +1,142 @@
+# pyright: basic, reportInvalidTypeForm=false, reportMissingImports=false
+# pyright: reportArgumentType=false, reportGeneralTypeIssues=false
+"""The kernel behind ``outer_adam_``: one read and one write of the matrix and its moments."""
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from bbh.generators.factored.outer_adam import AdamSettings
+
+# Elements of the matrix per program: sixteen per thread of four warps.
+_TILE = 2048
+
+
+@triton.jit
+def _rounded(value, noise):
+    """Up or down to the upper 16 bits of a float32, a bfloat16; the mean is right."""
+    bits = (value.to(tl.uint32, bitcast=True) + noise) & 0xFFFF0000
+    # What is no number stays none: noise might carry it into the sign.
+    return tl.where(value == value, bits.to(tl.float32, bitcast=True), value).to(tl.bfloat16)
+
+
+@triton.jit
+def _hashed(number):
+    """32 bits that look random (Wellons' lowbias32); a true generator would outlast the update."""
+    number = (number ^ (number >> 16)) * 0x7FEB352D
+    number = (number ^ (number >> 15)) * 0x846CA68B
+    return number ^ (number >> 16)
+
+
+@triton.jit
+def _update(
+    weight,
+    exp_avg,
+    exp_avg_sq,
+    left,
+    right,
+    rate,
+    step,
+    skip,
+    rows,
+    columns,
+    RANK: tl.constexpr,
+    BETA1: tl.constexpr,
+    BETA2: tl.constexpr,
+    LOG_BETA1: tl.constexpr,
+    LOG_BETA2: tl.constexpr,
+    EPS: tl.constexpr,
+    WEIGHT_DECAY: tl.constexpr,
+    DECOUPLED: tl.constexpr,
+    ROUNDED: tl.constexpr,
+    BLOCK_ROWS: tl.constexpr,
+    BLOCK_COLUMNS: tl.constexpr,
+):
+    if tl.load(skip) == 0.0:
+        row = tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
+        column = tl.program_id(1) * BLOCK_COLUMNS + tl.arange(0, BLOCK_COLUMNS)
+        in_rows = row < rows
+        in_columns = column < columns
+        # 64 bits: the largest matrices have more than 2³¹ elements.
+        place = row.to(tl.int64)[:, None] * columns + column[None, :]
+        inside = in_rows[:, None] & in_columns[None, :]
+        w = tl.load(weight + place, inside, other=0.0)
+        m = tl.load(exp_avg + place, inside, other=0.0).to(tl.float32)
+        v = tl.load(exp_avg_sq + place, inside, other=0.0).to(tl.float32)
+        gradient = tl.zeros((BLOCK_ROWS, BLOCK_COLUMNS), tl.float32)
+        for s in tl.static_range(RANK):
+            a = tl.load(left + s * rows + row, in_rows, other=0.0)
+            b = tl.load(right + s * columns + column, in_columns, other=0.0)
+            gradient += a[:, None] * b[None, :]
+        learning_rate = tl.load(rate)
+        if DECOUPLED:
+            w = w * (1.0 - learning_rate * WEIGHT_DECAY)
+        else:
+            gradient += WEIGHT_DECAY * w
+        m = m + (1.0 - BETA1) * (gradient - m)
+        v = BETA2 * v + (1.0 - BETA2) * gradient * gradient
+        # In double precision: 1 − β₂ at the first step is a thousandth.
+        number = tl.load(step).to(tl.float64)
+        correction1 = (1.0 - tl.exp(number * LOG_BETA1)).to(tl.float32)
+        correction2 = (1.0 - tl.exp(number * LOG_BETA2)).to(tl.float32)
+        scale = tl.sqrt(v) / tl.sqrt(correction2) + EPS
+        w = w - learning_rate / correction1 * m / scale
+        tl.store(weight + place, w, inside)
+        if ROUNDED:
+            # Other numbers at every place and in every step; 16 bits for each moment.
+            noise = _hashed(place.to(tl.uint32) ^ _hashed(number.to(tl.uint32)))
+            m = _rounded(m, noise & 0xFFFF)
+            v = _rounded(v, noise >> 16)
+        tl.store(exp_avg + place, m, inside)
+        tl.store(exp_avg_sq + place, v, inside)
+
+
+def launch(
+    weight: Tensor,
+    exp_avg: Tensor,
+    exp_avg_sq: Tensor,
+    left: Tensor,
+    right: Tensor,
+    rate: Tensor | float,
+    step: Tensor,
+    skip: Tensor | None,
+    settings: AdamSettings,
+) -> None:
+    """Runs the kernel; arguments as ``outer_adam_``."""
+    rows, columns = weight.shape
+    block_columns = min(triton.next_power_of_2(columns), 512)
+    block_rows = _TILE // block_columns
+    grid = (triton.cdiv(rows, block_rows), triton.cdiv(columns, block_columns))
+    if not isinstance(rate, Tensor):
+        rate = torch.full((), rate, device=weight.device)
+    _update[grid](
+        weight,
+        exp_avg,
+        exp_avg_sq,
+        left.contiguous(),
+        right.contiguous(),
+        rate,
+        step,
+        skip if skip is not None else torch.zeros((), device=weight.device),
+        rows,
+        columns,
+        RANK=len(left),
+        BETA1=settings.beta1,
+        BETA2=settings.beta2,
+        LOG_BETA1=_log(settings.beta1),
+        LOG_BETA2=_log(settings.beta2),
+        EPS=settings.eps,
+        WEIGHT_DECAY=settings.weight_decay,
+        DECOUPLED=settings.decoupled,
+        ROUNDED=exp_avg.dtype == torch.bfloat16,
+        BLOCK_ROWS=block_rows,
+        BLOCK_COLUMNS=block_columns,
+    )
+
+
+def _log(beta: float) -> float:
+    """Also of zero, which Adam allows: a moment that is the gradient itself."""
+    return math.log(beta) if beta > 0 else -math.inf

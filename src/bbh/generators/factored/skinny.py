@@ -1,0 +1,45 @@
+"""A few vectors times a matrix of millions of rows, which libraries do far below memory speed."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from bbh.triton_available import triton_available
+
+# Smaller products take no time worth saving; wider rows or more vectors do not fit in registers.
+_SMALLEST = 2**20
+_WIDEST = 1024
+_MOST = 16
+
+
+def rows_product(
+    features: Float[Tensor, "S columns"], matrix: Float[Tensor, "rows columns"]
+) -> Float[Tensor, "S rows"]:
+    """features @ matrixᵀ."""
+    if _pays(features, matrix):
+        from bbh.generators.factored import skinny_triton
+
+        return skinny_triton.rows_product(features, matrix)
+    return features @ matrix.T
+
+
+def columns_product(
+    left: Float[Tensor, "S rows"], matrix: Float[Tensor, "rows columns"]
+) -> Float[Tensor, "S columns"]:
+    """left @ matrix."""
+    if _pays(left, matrix):
+        from bbh.generators.factored import skinny_triton
+
+        return skinny_triton.columns_product(left, matrix)
+    return left @ matrix
+
+
+def _pays(vectors: Tensor, matrix: Tensor) -> bool:
+    return (
+        matrix.is_cuda
+        and matrix.dtype == vectors.dtype == torch.float32
+        and matrix.numel() >= _SMALLEST
+        and matrix.shape[1] <= _WIDEST
+        and len(vectors) <= _MOST
+        and triton_available()
+    )

@@ -1,0 +1,213 @@
+"""predict and evaluate: batched over data and weight draws, within a memory bound."""
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
+
+from bbh.batches import Inputs, as_batch, count, cut, first_tensor, inputs_of, move
+from bbh.likelihoods import P, Sums
+from bbh.posterior import Posterior
+from bbh.prediction.draws import Draws, evaluation_mode
+from bbh.prediction.memory import LARGEST_BATCH, peak_bytes, tiling
+from bbh.samples import Params
+
+logger = logging.getLogger("bbh")
+
+MEMORY_LIMIT = 2 * 2**30
+_PRECISIONS = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def predict(
+    posterior: Posterior[P],
+    inputs: Inputs | Iterable[Any],
+    num_samples: int = 100,
+    *,
+    samples: Params | None = None,
+    batch_size: int | None = None,
+    memory_limit: int = MEMORY_LIMIT,
+    keep_draws: bool = False,
+    precision: torch.dtype = torch.float32,
+) -> P:
+    """The predictive distribution of new inputs: the average over weight draws.
+
+    Every example sees the same draws (but dropout layers of the network's own, left on by
+    ``mc_dropout``, have a mask for each). Results come back to where the inputs were.
+
+    Args:
+        posterior: Put into evaluation mode meanwhile; nothing about it changes.
+        inputs: A tensor, a tuple or dictionary of tensors, or a loader of batches (its targets
+            are ignored).
+        num_samples: Weight draws S. A distribution with fewer different ones (MAP, an ensemble)
+            uses each once.
+        samples: Draws to use instead of fresh ones, from ``posterior.sample`` or
+            ``refresh_batch_norm``.
+        batch_size: Examples per call; None takes what the memory limit allows, at most 1000.
+        memory_limit: Bytes that draws, activations and kept outputs may take beyond the model and
+            the result. One draw and one example are the least that can be at work.
+        keep_draws: Keep the probabilities of every single draw (regression always does).
+        precision: ``torch.bfloat16`` or ``torch.float16`` run the network's products in half
+            precision, faster on a GPU and rounded: probabilities change in the second or third
+            digit. Weights are drawn, and probabilities averaged, in single precision.
+    """
+    if precision not in _PRECISIONS:
+        raise ValueError(
+            f"precision={precision}: choose one of {', '.join(map(str, _PRECISIONS))}."
+        )
+    if isinstance(inputs, Tensor | Mapping | PackedSequence) or type(inputs) is tuple:
+        # A dictionary may be a whole batch, with targets that are not inputs.
+        inputs = inputs_of(inputs) if isinstance(inputs, Mapping) else inputs
+        home, pieces = _device_of(inputs), iter([cast(Inputs, inputs)])
+    else:
+        listed = cast(list[Any], inputs) if type(inputs) is list else []
+        if listed and all(isinstance(one, Tensor) for one in listed):
+            raise TypeError(
+                "a list of tensors may be several inputs or several batches: pass tuple(inputs) "
+                "for the first, iter(inputs) for the second."
+            )
+        home = torch.device("cpu")
+        pieces = _inputs_of_all(cast(Iterable[Any], inputs))
+    limits = _Limits(batch_size, memory_limit)
+    return _predict(posterior, pieces, num_samples, samples, limits, keep_draws, home, precision)
+
+
+def evaluate(
+    posterior: Posterior[Any],
+    loader: Iterable[Any],
+    num_samples: int = 100,
+    *,
+    samples: Params | None = None,
+    memory_limit: int = MEMORY_LIMIT,
+) -> dict[str, float]:
+    """Metrics of the predictions for a loader of ``(inputs, targets)`` batches.
+
+    The likelihood says which: always ``error`` (per cent wrong, or root mean squared error) and
+    ``nll``.
+    """
+    targets: list[Tensor] = []
+
+    def pieces() -> Iterator[Inputs]:
+        for batch in loader:
+            inputs, known, _ = as_batch(batch)
+            targets.append(known.cpu())
+            yield inputs
+
+    limits = _Limits(None, memory_limit)
+    home = torch.device("cpu")
+    predictive = _predict(posterior, pieces(), num_samples, samples, limits, False, home)
+    return posterior.likelihood.metrics(predictive, torch.cat(targets))
+
+
+def _inputs_of_all(loader: Iterable[Any]) -> Iterator[Inputs]:
+    # A function, not an expression: that would start the loader, and its random numbers, before
+    # the weights are drawn, so that a tensor and a loader of it saw different draws.
+    for batch in loader:
+        yield inputs_of(batch)
+
+
+class _Limits:
+    """Divides the memory bound: a quarter for draws, a quarter for kept outputs, half for work."""
+
+    def __init__(self, batch_size: int | None, memory_limit: int):
+        if batch_size is not None and batch_size < 1:
+            raise ValueError(f"batch_size={batch_size}: at least one example per call.")
+        self.batch_size = batch_size or LARGEST_BATCH
+        self.memory_limit = memory_limit
+        self.draws = memory_limit // 4
+        self.work = memory_limit // 2
+
+    def check_kept(self, size: int) -> None:
+        """Raises if the outputs to keep outgrow what they may take."""
+        if size > self.memory_limit // 4:
+            raise MemoryError(
+                f"the outputs of all draws take more than a quarter of memory_limit="
+                f"{self.memory_limit:,} bytes. Predict fewer inputs at a time, take fewer draws, "
+                "raise memory_limit, or leave out keep_draws."
+            )
+
+
+def _predict(
+    posterior: Posterior[P],
+    pieces: Iterator[Inputs],
+    num_samples: int,
+    samples: Params | None,
+    limits: _Limits,
+    keep_draws: bool,
+    home: torch.device,
+    precision: torch.dtype = torch.float32,
+) -> P:
+    likelihood = posterior.likelihood
+    half = None if precision == torch.float32 else precision
+    keep = keep_draws or likelihood.keeps_outputs
+    sums: list[Sums] = []
+    kept: list[Tensor] = []
+    kept_bytes = 0
+    with evaluation_mode(posterior), torch.no_grad():
+        draws = Draws(posterior, num_samples, samples, limits.draws)
+        per_example = None
+        for piece in pieces:
+            if not count(piece):
+                continue
+            if per_example is None:
+                per_example = _bytes_per_example(posterior, piece, draws, half)
+            examples, at_once = tiling(
+                per_example, count(piece), limits.work, posterior.device, limits.batch_size
+            )
+            for first in range(0, count(piece), examples):
+                batch = move(cut(piece, first, first + examples), posterior.device)
+                outputs: list[Tensor] = []
+                batch_sums: Sums = {}
+                for some in draws.at_most(at_once):
+                    result = _outputs(posterior, batch, some, half)
+                    for name, value in likelihood.sums(result).items():
+                        batch_sums[name] = batch_sums[name] + value if name in batch_sums else value
+                    if keep:
+                        outputs.append(result.to(home))
+                        kept_bytes += outputs[-1].nbytes
+                        limits.check_kept(kept_bytes)
+                sums.append({name: value.to(home) for name, value in batch_sums.items()})
+                kept += [torch.cat(outputs)] if keep else []
+    if not sums:
+        raise ValueError("there is nothing to predict: the inputs are empty.")
+    joined = {name: torch.cat([one[name] for one in sums]) for name in sums[0]}
+    predictive = likelihood.predictive(
+        joined, draws.total, torch.cat(kept, dim=1) if keep else None
+    )
+    finite = torch.isfinite(predictive.mean).flatten(1).all(1)
+    if not finite.all():
+        logger.warning(
+            "%d of %d predictions are not finite: look for NaN in the inputs.",
+            int((~finite).sum()),
+            len(finite),
+        )
+    return predictive
+
+
+def _outputs(
+    posterior: Posterior[Any], inputs: Inputs, samples: Params, half: torch.dtype | None
+) -> Tensor:
+    if half is None:
+        return posterior(inputs, samples)
+    with torch.autocast(posterior.device.type, half):
+        return posterior(inputs, samples).float()
+
+
+def _bytes_per_example(
+    posterior: Posterior[Any], piece: Inputs, draws: Draws, half: torch.dtype | None
+) -> int:
+    """Peak memory of one example through one draw; all of it counted as the example's."""
+    one = move(cut(piece, 0, 1), posterior.device)
+    draw = draws.first()
+    return max(
+        1, peak_bytes(lambda: posterior.likelihood.sums(_outputs(posterior, one, draw, half)))
+    )
+
+
+def _device_of(inputs: Inputs) -> torch.device:
+    if isinstance(inputs, PackedSequence):
+        return inputs.data.device
+    tensor = first_tensor(inputs)
+    return torch.device("cpu") if tensor is None else tensor.device

@@ -1,0 +1,111 @@
+"""Value objects as JSON and back, by a fixed list of names: reading never executes code."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import Any, cast
+
+from bbh import divergences, generators, likelihoods, priors
+from bbh.methods import FlowKind
+from bbh.noise import GaussianNoise
+from bbh.per_example import Sampling
+from bbh.posterior import AdversarialTraining
+
+_VALUES: dict[str, type] = {
+    cls.__name__: cls
+    for cls in (
+        priors.Normal,
+        priors.Laplace,
+        priors.StudentT,
+        priors.ScaleMixture,
+        priors.PerLayer,
+        likelihoods.Categorical,
+        likelihoods.Bernoulli,
+        likelihoods.Gaussian,
+        likelihoods.HeteroscedasticGaussian,
+        divergences.ClosedForm,
+        divergences.NearestNeighbour,
+        divergences.JointNearestNeighbour,
+        divergences.NearestNeighbourEntropy,
+        divergences.Adversarial,
+        generators.LayerWise,
+        generators.Sliced,
+        generators.Single,
+        generators.Glorot,
+        generators.FromNetwork,
+        GaussianNoise,
+        AdversarialTraining,
+    )
+}
+_ENUMS: dict[str, type[StrEnum]] = {cls.__name__: cls for cls in (FlowKind, Sampling)}
+
+
+class Custom:
+    """Stands for an object of the user's own class, which only the user can bring back."""
+
+    def __init__(self, name: str):
+        self.name = name
+
+
+def encode(value: Any) -> Any:
+    """A value as JSON; an object of an unknown class as the name of that class.
+
+    >>> encode(priors.Normal(2.0))
+    {'type': 'Normal', 'scale': 2.0, 'loc': 0.0}
+    """
+    if isinstance(value, StrEnum):
+        return {"enum": type(value).__name__, "value": str(value)}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, tuple):
+        return {"tuple": [encode(one) for one in cast(tuple[Any, ...], value)]}
+    if isinstance(value, list):
+        return [encode(one) for one in cast(list[Any], value)]
+    if isinstance(value, Mapping):
+        items = cast(Mapping[str, Any], value).items()
+        return {"mapping": {name: encode(one) for name, one in items}}
+    if _VALUES.get(type(value).__name__) is type(value):
+        fields = [field for field in dataclasses.fields(value) if field.init]
+        encoded = {field.name: encode(getattr(value, field.name)) for field in fields}
+        return {"type": type(value).__name__, **encoded}
+    return {"custom": f"{type(value).__module__}.{type(value).__qualname__}"}
+
+
+def decode(encoded: Any) -> Any:
+    """The value that ``encode`` described.
+
+    A ``Custom`` takes its place if it, or any part of it, is of the user's own class.
+
+    Raises:
+        ValueError: A name or field that this version does not know.
+    """
+    if isinstance(encoded, list):
+        parts = [decode(one) for one in cast(list[Any], encoded)]
+        return _custom_among(parts) or parts
+    if not isinstance(encoded, dict):
+        return encoded
+    known = cast(dict[str, Any], encoded)
+    if "tuple" in known:
+        parts = decode(known["tuple"])
+        return parts if isinstance(parts, Custom) else tuple(parts)
+    if "mapping" in known:
+        items = {name: decode(one) for name, one in known["mapping"].items()}
+        return _custom_among(items.values()) or items
+    if "enum" in known and known["enum"] in _ENUMS:
+        return _ENUMS[known["enum"]](known["value"])
+    if "custom" in known:
+        return Custom(str(known["custom"]))
+    cls = _VALUES.get(str(known.get("type")))
+    if cls is None:
+        raise ValueError(f"unknown kind of object: {sorted(known.items())[:3]}")
+    arguments = {name: decode(one) for name, one in known.items() if name != "type"}
+    if custom := _custom_among(arguments.values()):
+        return custom
+    try:
+        return cls(**arguments)
+    except TypeError as error:
+        raise ValueError(f"{cls.__name__} does not take these fields: {error}") from error
+
+
+def _custom_among(values: Iterable[Any]) -> Custom | None:
+    return next((value for value in values if isinstance(value, Custom)), None)

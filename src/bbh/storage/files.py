@@ -1,0 +1,219 @@
+"""save and load: tensors as safetensors, everything else as JSON in the same file.
+
+Nothing in a file is executed. It names the method and its arguments; loading calls that method
+on a network that the user brings, checks that it is the same network, and fills in the tensors.
+"""
+
+import copy
+import hashlib
+import json
+import platform
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from bbh import methods
+from bbh.execution.executor import Execution
+from bbh.files import atomic_path
+from bbh.posterior import Forward, Posterior, call_network
+from bbh.storage.descriptions import Custom, decode, encode
+from bbh.version import __version__
+
+FORMAT = 1
+_METHODS = {
+    method.__name__: method
+    for method in (
+        methods.maximum_a_posteriori,
+        methods.deep_ensemble,
+        methods.bayes_by_backprop,
+        methods.mc_dropout,
+        methods.multiplicative_normalizing_flows,
+        methods.bayes_by_hypernet,
+    )
+}
+
+
+class StorageError(ValueError):
+    """A file cannot be loaded; the message says what differs and what to do."""
+
+
+def save(posterior: Posterior[Any], path: str | Path) -> None:
+    """Writes a posterior to one file, atomically.
+
+    Args:
+        posterior: Made by one of ``bbh.methods``.
+        path: By custom ``….safetensors``.
+    """
+    if posterior.recipe is None:
+        raise StorageError(
+            "this posterior was assembled by hand, so there is no method to load it with. Save "
+            "its state_dict() instead."
+        )
+    tensors = {
+        name: value.detach().cpu().contiguous() for name, value in posterior.state_dict().items()
+    }
+    description: dict[str, Any] = {
+        "format": FORMAT,
+        "method": posterior.recipe.method,
+        "arguments": {name: encode(one) for name, one in posterior.recipe.arguments.items()},
+        "prior": encode(posterior.prior),
+        "likelihood": encode(posterior.likelihood),
+        "custom_forward": posterior.call_with is not call_network,
+        "network": fingerprint(posterior.network),
+        "shapes": {name: list(shape) for name, shape in posterior.weights.shapes.items()},
+        "versions": {
+            "bbh": __version__,
+            "torch": str(torch.__version__),
+            "python": platform.python_version(),
+        },
+        "seed": torch.initial_seed(),
+    }
+    description["digest"] = _digest(description, tensors)
+    with atomic_path(Path(path)) as temporary:
+        save_file(tensors, temporary, metadata={"bbh": json.dumps(description)})
+
+
+def load(
+    path: str | Path,
+    network: nn.Module,
+    *,
+    forward: Forward | None = None,
+    execution: Execution | None = None,
+    **custom: Any,
+) -> Posterior[Any]:
+    """Reads a posterior for a network of the same structure; its weights do not matter.
+
+    Args:
+        path: A file that ``save`` wrote.
+        network: As it was given to the method, in structure and names.
+        forward: The adapter, if there was one: code is not stored.
+        execution: As in the methods.
+        custom: Objects of your own classes that the posterior was made with, by argument name,
+            e.g. ``prior=bbh.priors.Sampled(…)``.
+
+    Raises:
+        StorageError: The file is damaged, of a newer format, or for another network.
+    """
+    path = Path(path)
+    description, tensors = _read(path)
+    if differences := _differences(description["network"], fingerprint(network)):
+        shown = "; ".join(differences[:5]) + ("; …" if len(differences) > 5 else "")
+        raise StorageError(f"{path} was saved for another network: {shown}.")
+    if description["custom_forward"] and forward is None:
+        raise StorageError(f"{path} was made with a forward= adapter: pass it to load as well.")
+    encoded = description["arguments"] | {
+        name: description[name] for name in ("prior", "likelihood")
+    }
+    try:
+        arguments = {name: decode(one) for name, one in encoded.items()} | custom
+    except ValueError as error:
+        raise StorageError(
+            f"{path} was written by bbh {description['versions']['bbh']}, and bbh {__version__} "
+            f"does not understand it: {error}"
+        ) from error
+    for name, value in arguments.items():
+        if isinstance(value, Custom):
+            raise StorageError(
+                f"{path} was made with {name}= of your own class {value.name}, which a file "
+                f"cannot hold: pass load(…, {name}=…)."
+            )
+    network = _frozen_alike(network, description["network"]["trainable"])
+    method = _METHODS[description["method"]]
+    # Loading leaves the user's random numbers alone; everything random is drawn on the CPU.
+    with torch.random.fork_rng(devices=[]):
+        posterior: Posterior[Any] = method(
+            network, forward=forward, execution=execution, **arguments
+        )
+    try:
+        posterior.load_state_dict(tensors, assign=True)
+    except RuntimeError as error:
+        raise StorageError(f"{path} does not fit the posterior it describes: {error}") from error
+    return posterior.eval()
+
+
+def _frozen_alike(network: nn.Module, trainable: dict[str, str]) -> nn.Module:
+    """The network with the same parameters frozen as when the posterior was made."""
+    parameters = dict(network.named_parameters())
+    if all(value.requires_grad == (name in trainable) for name, value in parameters.items()):
+        return network
+    network = copy.deepcopy(network)  # the user's own stays as it is
+    for name, value in network.named_parameters():
+        value.requires_grad_(name in trainable)
+    return network
+
+
+def fingerprint(network: nn.Module) -> dict[str, dict[str, str]]:
+    """Structure of a network: its modules' classes, and its tensors' shapes and types."""
+    tensors = {**dict(network.named_parameters()), **dict(network.named_buffers())}
+    return {
+        # With their settings: a stride or a dropout rate leaves no trace in any tensor.
+        "modules": {
+            name: f"{type(module).__name__}({module.extra_repr()})"
+            for name, module in network.named_modules()
+        },
+        "tensors": {name: f"{list(value.shape)} {value.dtype}" for name, value in tensors.items()},
+        "trainable": {
+            name: "yes" for name, value in network.named_parameters() if value.requires_grad
+        },
+    }
+
+
+def _differences(saved: dict[str, dict[str, str]], given: dict[str, dict[str, str]]) -> list[str]:
+    found: list[str] = []
+    for kind, word in (("tensors", "tensor"), ("modules", "module")):
+        then, now = saved[kind], given[kind]
+        found += [f"{word} {name!r} is missing" for name in then if name not in now]
+        found += [f"{word} {name!r} is new" for name in now if name not in then]
+        found += [
+            f"{word} {name!r} was {then[name]}, is {now[name]}"
+            for name in then
+            if name in now and then[name] != now[name]
+        ]
+    return found
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    if not path.exists():
+        raise FileNotFoundError(f"there is no file {path}.")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            # Copied: what safetensors gives is the file itself, mapped into memory, and a
+            # posterior must not change or crash when somebody writes to the file.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise StorageError(
+            f"{path} is truncated or no safetensors file ({error}). Copy or save it again."
+        ) from error
+    try:
+        description: dict[str, Any] = json.loads(metadata["bbh"])
+        written, version = description["format"], description["versions"]["bbh"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise StorageError(f"{path} holds tensors but no posterior of bbh.") from error
+    if written > FORMAT:
+        raise StorageError(
+            f"{path} has format {written}, written by bbh {version}; bbh {__version__} reads up "
+            f"to format {FORMAT}. Upgrade: pip install -U bayes-by-hypernet."
+        )
+    digest = description.pop("digest", None)
+    if digest != _digest(description, tensors):
+        raise StorageError(
+            f"{path} was changed after it was saved: its contents do not match their checksum."
+        )
+    if description["method"] not in _METHODS:
+        raise StorageError(f"{path} names an unknown method {description['method']!r}.")
+    return description, tensors
+
+
+def _digest(description: dict[str, Any], tensors: dict[str, Tensor]) -> str:
+    """SHA-256 of the description and of every tensor's name, type, shape and bytes."""
+    digest = hashlib.sha256(json.dumps(description, sort_keys=True).encode())
+    for name in sorted(tensors):
+        value = tensors[name].contiguous()
+        digest.update(f"{name} {value.dtype} {list(value.shape)}".encode())
+        digest.update(value.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

@@ -1,7 +1,0 @@
-"""Reports: tables and figures from records, as one HTML page and its Markdown twin."""
-
-from bbh.studies.report.inspection_table import inspection_table
-from bbh.studies.report.page import markdown_table, write_report
-from bbh.studies.report.training_table import training_table
-
-__all__ = ["inspection_table", "markdown_table", "training_table", "write_report"]

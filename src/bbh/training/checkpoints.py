@@ -1,0 +1,79 @@
+"""Checkpoints of training: everything that decides how it goes on, written atomically."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from bbh.files import atomic_path
+
+FORMAT = 1
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint cannot be used."""
+
+
+def write(path: Path, state: dict[str, Any]) -> None:
+    """Writes a checkpoint; an interruption leaves the earlier one intact."""
+    with atomic_path(path) as temporary:
+        torch.save({"format": FORMAT, **state}, temporary)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Reads a checkpoint without executing anything in it."""
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise CheckpointError(
+            f"{path} cannot be read as a checkpoint ({error}). Delete it to start anew."
+        ) from error
+    if not isinstance(state, dict) or state.get("format") != FORMAT:
+        raise CheckpointError(
+            f"{path} is not a checkpoint of this version of bbh (format {FORMAT})."
+        )
+    return state
+
+
+def random_state(generators: list[torch.Generator]) -> dict[str, Any]:
+    """States of torch's, Python's and NumPy's generators, and of a loader's own."""
+    name, keys, *rest = np.random.get_state(legacy=True)  # noqa: NPY002 (augmentations use it)
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        "python": random.getstate(),
+        "numpy": [name, torch.from_numpy(np.asarray(keys).astype(np.int64)), *rest],
+        "loader": [generator.get_state() for generator in generators],
+    }
+
+
+def restore_random_state(state: dict[str, Any], generators: list[torch.Generator]) -> None:
+    """Puts all generators back to where ``random_state`` found them."""
+    torch.set_rng_state(state["torch"])
+    if state["cuda"] and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(state["cuda"])
+    version, internal, gauss = state["python"]
+    random.setstate((version, tuple(internal), gauss))
+    name, keys, position, has_gauss, cached = state["numpy"]
+    legacy = (name, keys.numpy().astype(np.uint32), position, has_gauss, cached)
+    np.random.set_state(legacy)  # noqa: NPY002
+    for generator, saved in zip(generators, state["loader"], strict=True):
+        generator.set_state(saved)
+
+
+def loader_generators(loader: object) -> list[torch.Generator]:
+    """Generators that a loader or its sampler draws its order from, besides the global one."""
+    found = [getattr(loader, "generator", None)]
+    for name in ("sampler", "batch_sampler"):
+        sampler = getattr(loader, name, None)
+        found += [getattr(sampler, "generator", None)]
+        found += [getattr(getattr(sampler, "sampler", None), "generator", None)]
+    unique = {id(one): one for one in found if isinstance(one, torch.Generator)}
+    return list(unique.values())
+
+
+def detached_copy(state: dict[str, Any]) -> dict[str, Any]:
+    """A state dictionary on the CPU whose tensors no later step can change."""
+    return {name: value.detach().to("cpu", copy=True) for name, value in state.items()}

@@ -1,0 +1,189 @@
+"""The state of a training run: epochs, records, the best state, and how to go on."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from bbh.objective import Schedule
+from bbh.training import checkpoints
+from bbh.training.display import Display
+from bbh.training.history import EpochRecord, History
+from bbh.training.step import DivergedError, Stepper
+
+
+class TrainingLoop:
+    """Epochs of steps.
+
+    Args:
+        stepper: Takes the steps.
+        beta: Annealing of the complexity.
+        scheduler: Of the learning rate.
+        schedule_each_step: Advance it every step instead of every epoch.
+        patience: Epochs to wait for a better validation NLL; None keeps no best state.
+        average_from: Number of the first epoch whose parameters enter the average that training
+            ends with; None ends with the last ones.
+    """
+
+    def __init__(
+        self,
+        stepper: Stepper,
+        beta: Schedule,
+        scheduler: LRScheduler | None,
+        schedule_each_step: bool,
+        patience: int | None,
+        average_from: int | None,
+    ):
+        if schedule_each_step and isinstance(scheduler, ReduceLROnPlateau):
+            raise ValueError("ReduceLROnPlateau judges epochs: leave out schedule_each_step.")
+        self.stepper = stepper
+        self.posterior = stepper.posterior
+        self.optimizer = stepper.optimizer
+        self.beta = beta
+        self.scheduler = scheduler
+        self.schedule_each_step = schedule_each_step
+        self.patience = patience
+        self.average_from = average_from
+        self.average: list[Tensor] = []
+        self.records: list[EpochRecord] = []
+        self.best_epoch: int | None = None
+        self.best_state: dict[str, Tensor] = {}
+
+    def epoch(
+        self, loader: Iterable[Any], steps_per_epoch: int | None, show: Display
+    ) -> dict[str, float]:
+        """One pass over the data; means of the objective's terms."""
+        self.posterior.train()
+        start = self.stepper.count
+        number = len(self.records)
+        beta = self.beta(float(number))
+        try:
+            for batch in loader:
+                done = self.stepper.count - start
+                # Without a length the schedule moves once per epoch.
+                beta = self.beta(number + (done / steps_per_epoch if steps_per_epoch else 0.0))
+                terms = self.stepper.step(batch, beta)
+                if self.schedule_each_step and self.scheduler is not None:
+                    self.scheduler.step()
+                if terms is not None:
+                    show.step(number, done, terms)
+            means = self.stepper.means()
+        except DivergedError as error:
+            error.history = History(self.records)
+            raise
+        if not means:
+            raise ValueError("the training loader is empty.")
+        return means | {"beta": beta}
+
+    def finish_epoch(
+        self,
+        means: dict[str, float],
+        metrics: dict[str, float],
+        seconds: float,
+    ) -> None:
+        """Records the epoch, moves the schedule, remembers the best state."""
+        rate = float(self.optimizer.param_groups[0]["lr"])
+        record = EpochRecord(
+            epoch=len(self.records) + 1,
+            step=self.stepper.count,
+            learning_rate=rate,
+            seconds=seconds,
+            validation=metrics,
+            **means,
+        )
+        self.records.append(record)
+        if self.patience is not None:
+            best = math.inf if self.best_epoch is None else self._validation_nll(self.best_epoch)
+            if metrics["nll"] < best:
+                self.best_epoch = record.epoch
+                self.best_state = checkpoints.detached_copy(self.posterior.state_dict())
+        if self.average_from is not None and record.epoch >= self.average_from:
+            self._add_to_average(record.epoch - self.average_from)
+        if isinstance(self.scheduler, ReduceLROnPlateau):
+            self.scheduler.step(metrics.get("nll", record.total))
+        elif self.scheduler is not None and not self.schedule_each_step:
+            self.scheduler.step()
+
+    def out_of_patience(self) -> bool:
+        """Whether the best epoch lies too far back."""
+        if self.patience is None or not self.records:
+            return False
+        return self.records[-1].epoch - (self.best_epoch or 0) >= self.patience
+
+    def finish(self) -> History:
+        """Ends with the best state or the average, if one was kept."""
+        if self.best_epoch is not None:
+            self.posterior.load_state_dict(self.best_state)
+        if self.average_from is not None:
+            with torch.no_grad():
+                for parameter, mean in zip(self.posterior.parameters(), self.average, strict=True):
+                    parameter.copy_(mean)
+        self.posterior.eval()
+        return History(self.records, self.best_epoch)
+
+    def state(self, generators: list[torch.Generator]) -> dict[str, Any]:
+        """Everything a resumed run needs."""
+        return {
+            "posterior": self.posterior.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scheduler": self.scheduler.state_dict() if self.scheduler else None,
+            "kinds": self._kinds(),
+            "precision": self.stepper.fabric.strategy.precision.state_dict(),
+            "step": self.stepper.count,
+            "records": [asdict(record) for record in self.records],
+            "best_epoch": self.best_epoch,
+            "best_state": self.best_state,
+            "average": self.average,
+            "average_from": self.average_from,
+            "random": checkpoints.random_state(generators),
+        }
+
+    def restore(self, state: dict[str, Any], generators: list[torch.Generator], path: Path) -> None:
+        """Continues where ``state`` was taken."""
+        # A mean over other epochs would be taken for the one that is asked for.
+        begun = self.average_from is not None and self.average_from <= len(state["records"])
+        if begun and state.get("average_from") != self.average_from:
+            raise checkpoints.CheckpointError(
+                f"{path} has {len(state['records'])} epochs, and not the mean of those from "
+                f"{self.average_from} on. Train for more epochs, or leave out average_epochs."
+            )
+        try:
+            if state["kinds"] != self._kinds():
+                raise ValueError(f"it was written with {state['kinds']}, not {self._kinds()}.")
+            self.posterior.load_state_dict(state["posterior"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            if self.scheduler is not None:
+                self.scheduler.load_state_dict(state["scheduler"])
+            self.stepper.fabric.strategy.precision.load_state_dict(state["precision"])
+            checkpoints.restore_random_state(state["random"], generators)
+        except (RuntimeError, ValueError, KeyError, TypeError) as error:
+            raise checkpoints.CheckpointError(
+                f"{path} belongs to another posterior, optimizer or loader: {error}"
+            ) from error
+        self.stepper.count = state["step"]
+        self.records = [EpochRecord(**record) for record in state["records"]]
+        self.best_epoch = state["best_epoch"]
+        self.best_state = state["best_state"]
+        self.average = [mean.to(self.stepper.fabric.device) for mean in state.get("average", [])]
+
+    @torch.no_grad()
+    def _add_to_average(self, number: int) -> None:
+        """The mean of ``number`` states becomes that of one more."""
+        parameters = list(self.posterior.parameters())
+        if number == 0:
+            self.average = [parameter.detach().clone() for parameter in parameters]
+        for mean, parameter in zip(self.average, parameters, strict=True):
+            mean.lerp_(parameter, 1 / (number + 1))
+
+    def _kinds(self) -> list[str]:
+        """Whose state is whose: one optimizer would take another's without a word."""
+        parts = (self.optimizer.optimizer, self.scheduler)
+        return ["nothing" if part is None else type(part).__name__ for part in parts]
+
+    def _validation_nll(self, epoch: int) -> float:
+        return self.records[epoch - 1].validation["nll"]

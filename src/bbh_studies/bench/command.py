@@ -1,0 +1,79 @@
+"""What ``bbh bench`` does."""
+
+import logging
+import warnings
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from bbh_studies.bench.cpu import bench_cpu
+from bbh_studies.bench.gpu import Extent, bench_gpu
+from bbh_studies.bench.problems import Sizes
+from bbh_studies.bench.scaling import TINY_AXES
+from bbh_studies.bench.settings import Settings
+
+WHERE = ("cpu", "gpu")
+# Where a clone of the repository has its adapters.
+PEERS = Path("benchmarks/peers")
+
+
+# A step on a GPU is short: many make a turn, and few turns make a minute.
+_SETTINGS = {
+    "cpu": Settings(),
+    "gpu": Settings(rounds=10, predict_rounds=5, repeats=20, sizes=Sizes(images=1000)),
+}
+
+
+def bench(
+    where: str,
+    console: Console,
+    *,
+    rounds: int | None = None,
+    quick: bool = False,
+    **chosen: Any,
+) -> Path:
+    """Runs a benchmark; the folder of its records.
+
+    Args:
+        where: cpu or gpu.
+        console: For tables and progress.
+        rounds: Turns of every training step; None takes as many as the place needs.
+        quick: Tiny, to see whether all works; its times mean nothing.
+        chosen: Further ``Settings``.
+    """
+    if where not in WHERE:
+        raise ValueError(f"bbh bench {where}: choose one of {', '.join(WHERE)}.")
+    settings = replace(_SETTINGS[where], **chosen)
+    if rounds is not None:
+        settings = replace(settings, rounds=rounds)
+    if settings.peers is not None and not settings.peers.is_dir():
+        raise ValueError(f"--peers {settings.peers}: there is no such folder.")
+    extent, axes = Extent(), dict(Extent().axes)
+    if quick:
+        settings = replace(settings, rounds=1, predict_rounds=1, repeats=1, sizes=Sizes(20, 20, 5))
+        axes = TINY_AXES
+        extent = replace(extent, images=100, axes=tuple(axes.items()))
+    with _quiet():
+        if where == "cpu":
+            bench_cpu(settings, console, axes=axes)
+        else:
+            bench_gpu(settings, console, extent=extent)
+    return settings.out / f"bench-{where}"
+
+
+@contextmanager
+def _quiet() -> Generator[None]:
+    """Warnings of old libraries and of large generators belong elsewhere."""
+    logger = logging.getLogger("bbh")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(before)

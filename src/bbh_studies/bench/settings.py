@@ -1,0 +1,43 @@
+"""How long a benchmark takes and how much it computes."""
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bbh_studies.bench.problems import Sizes
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Of one run of a benchmark.
+
+    Args:
+        rounds: Turns of every training step.
+        predict_rounds: Turns of every prediction.
+        repeats: Steps in a row that make one turn.
+        sizes: How much is computed per call.
+        seed: Of weights, draws and orders.
+        scaling: Whether to measure how cost grows.
+        peers: Folder with adapters of other libraries.
+        only: Names of contenders and adapters; all if none.
+        out: Records go below.
+    """
+
+    rounds: int = 15
+    predict_rounds: int = 5
+    repeats: int = 5
+    sizes: Sizes = field(default_factory=Sizes)
+    seed: int = 0
+    scaling: bool = True
+    peers: Path | None = None
+    only: tuple[str, ...] = ()
+    out: Path = Path("runs/bench")
+
+    def config(self, device: torch.device) -> dict[str, Any]:
+        """What decides the numbers, for records."""
+        kept = asdict(self)
+        for name in ("out", "peers", "only"):
+            del kept[name]
+        return kept | {"device": device.type, "threads": torch.get_num_threads()}

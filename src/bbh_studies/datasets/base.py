@@ -1,0 +1,65 @@
+"""What a classification study needs of its data."""
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from bbh_studies.datasets.letters import draw_letters
+
+
+@dataclass(frozen=True)
+class ImageData:
+    """Images [B, C, H, W] in [0, 1] and labels, split for training, choosing and reporting.
+
+    Attributes:
+        name: The in-distribution data set.
+        outlier_name: The other one.
+        fingerprint: Of all arrays, for records.
+        validation_outliers: Images of other classes that are no test images either; None draws
+            letters.
+        validation_in_train: Whether the last training images are the validation images, which
+            choosing then takes away from training.
+        pixels: Whose they are, where they are known not to be the publisher's; else empty.
+    """
+
+    name: str
+    outlier_name: str
+    train_images: Tensor
+    train_labels: Tensor
+    validation_images: Tensor
+    validation_labels: Tensor
+    test_images: Tensor
+    test_labels: Tensor
+    outlier_images: Tensor
+    fingerprint: str
+    validation_outliers: Tensor | None = None
+    validation_in_train: bool = False
+    pixels: str = ""
+
+    @property
+    def shows_digits(self) -> bool:
+        """Grey images of ten classes: those that turn into each other when rotated or mixed."""
+        return self.train_images.shape[1] == 1
+
+    def for_choosing(self) -> "ImageData":
+        """The same with what settings may be chosen on in the place of what results are told on.
+
+        Validation images for test images, and for the outliers those of the validation part, or
+        where there is no second set letters drawn from Matplotlib's fonts with a seed of their own.
+        """
+        number, outliers = len(self.validation_images), self.validation_outliers
+        last = -number if self.validation_in_train else None
+        return replace(
+            self,
+            name=f"{self.name} validation",
+            outlier_name="letters" if outliers is None else f"{self.outlier_name} of training",
+            train_images=self.train_images[:last],
+            train_labels=self.train_labels[:last],
+            test_images=self.validation_images,
+            test_labels=self.validation_labels,
+            outlier_images=(
+                draw_letters(number, size=self.test_images.shape[-1], seed=1)
+                if outliers is None
+                else outliers
+            ),
+        )

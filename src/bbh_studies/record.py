@@ -1,0 +1,170 @@
+"""Records: what a run was, on what, and what came out. Tables and figures are made from these."""
+
+import json
+import os
+import platform
+import subprocess
+import zipfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from bbh.files import atomic_path
+from bbh.version import __version__
+from bbh_studies.run import Run
+
+SCHEMA = 1
+_PACKAGE = Path(__file__).parents[1]
+# More memory than one process's own driver context takes.
+_CONTEXT_BYTES = 1.5e9
+FILE_NAME = "record.json"
+ARRAYS_NAME = "arrays.npz"
+
+
+class RecordError(ValueError):
+    """A file is no record, or one of another schema."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One run.
+
+    Attributes:
+        study: Which study, e.g. mnist.
+        variant: Which row of the study's table: the method's name where methods are compared, or
+            what is varied, e.g. ``sliced`` in mnist-generators.
+        method: Which method.
+        preset: Which preset its configuration started from.
+        seed: Of weights, order and draws.
+        config: All settings.
+        metrics: Name → number. Errors are in per cent.
+        curves: Name → numbers along the sizes of attacks, which are under ``epsilon``; empty in
+            studies that attack nothing. ``bbh_studies.images.attacks`` names them.
+        history: One entry per epoch.
+        data: Name and fingerprint of the data sets.
+        hardware: What it ran on.
+        versions: Of the libraries.
+        commit: Of the repository, if it ran from one.
+        dirty: Whether the package's sources had uncommitted changes.
+        schema: Version of this format.
+    """
+
+    study: str
+    variant: str
+    method: str
+    preset: str
+    seed: int
+    config: dict[str, Any]
+    metrics: dict[str, float]
+    history: list[dict[str, Any]]
+    data: dict[str, str]
+    hardware: dict[str, Any] = field(default_factory=lambda: hardware())
+    versions: dict[str, str] = field(default_factory=lambda: versions())
+    commit: str | None = field(default_factory=lambda: _git("rev-parse", "HEAD"))
+    dirty: bool = field(default_factory=lambda: bool(_git("status", "--porcelain", "--", ".")))
+    schema: int = SCHEMA
+    curves: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
+
+    @staticmethod
+    def of(
+        run: Run,
+        *,
+        metrics: dict[str, float],
+        history: list[dict[str, Any]],
+        data: dict[str, str],
+        curves: dict[str, list[float]] | None = None,
+    ) -> "Record":
+        """What a run was and what came of it, here and now."""
+        return Record(
+            study=run.study,
+            variant=run.variant,
+            method=run.config.method,
+            preset=run.preset,
+            seed=run.seed,
+            config=asdict(run.config),
+            metrics=metrics,
+            history=history,
+            data=data,
+            curves=curves or {},
+        )
+
+    def write(self, folder: Path, arrays: Mapping[str, np.ndarray] | None = None) -> Path:
+        """Writes ``record.json`` into the folder, and what figures need into ``arrays.npz``.
+
+        Each is written atomically, the record last: where there is a record, the run is whole.
+        """
+        path = folder / FILE_NAME
+        if arrays is not None:
+            with atomic_path(folder / ARRAYS_NAME) as temporary, temporary.open("wb") as file:
+                np.savez_compressed(file, **arrays)  # pyright: ignore[reportArgumentType]
+        with atomic_path(path) as temporary:
+            temporary.write_text(json.dumps(asdict(self), indent=1) + "\n")
+        return path
+
+    @staticmethod
+    def read(path: Path) -> "Record":
+        """Reads a record, or says why it cannot."""
+        try:
+            content = json.loads(path.read_text())
+            schema = content["schema"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RecordError(f"{path} is no record of a run ({error}).") from error
+        if schema != SCHEMA:
+            raise RecordError(f"{path} has schema {schema}; this version reads {SCHEMA}.")
+        try:
+            return Record(**content)
+        except TypeError as error:
+            raise RecordError(f"{path} lacks or adds fields: {error}.") from error
+
+
+def read_arrays(folder: Path) -> dict[str, np.ndarray]:
+    """What ``write`` stored beside a record; empty where there is nothing."""
+    path = folder / ARRAYS_NAME
+    if not path.exists():
+        return {}
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            return {name: stored[name] for name in stored.files}
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise RecordError(f"{path} cannot be read ({error}); run again.") from error
+
+
+def hardware() -> dict[str, Any]:
+    """Processor and accelerator."""
+    found: dict[str, Any] = {"machine": platform.machine(), "cores": os.cpu_count()}
+    if torch.cuda.is_available():
+        found["gpu"] = torch.cuda.get_device_name()
+        if torch.cuda.is_initialized():
+            free, total = torch.cuda.mem_get_info()
+            others = total - free - torch.cuda.memory_reserved()
+            # Times on a card that others use as well say little.
+            found["gpu_shared"] = others > _CONTEXT_BYTES
+    return found
+
+
+def versions() -> dict[str, str]:
+    """Of what decides the numbers."""
+    return {
+        "bbh": __version__,
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+    }
+
+
+def _git(*arguments: str) -> str | None:
+    """Output of git in the folder of the package; None where that is not a checkout."""
+    try:
+        done = subprocess.run(
+            ["git", *arguments],
+            cwd=_PACKAGE,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()

@@ -1,0 +1,228 @@
+"""Finds records, checks them, and sorts them into tables and rows."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bbh_studies.catalogue import ROW_TITLES, STUDY_TITLES, ordered, row_title
+from bbh_studies.config import Config, ConfigError, differences
+from bbh_studies.presets import preset_config
+from bbh_studies.record import FILE_NAME, Record, RecordError, read_arrays
+
+_PROBLEM = ("noise_scale", "split", "attack_images")
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """One record and where it lies; ``path`` is None for a record that was never written."""
+
+    record: Record
+    path: Path | None = None
+
+    @cached_property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What figures are drawn from; empty where there is nothing."""
+        return {} if self.path is None else read_arrays(self.path.parent)
+
+
+@dataclass(frozen=True, eq=False)  # a key of dictionaries, though records are no values
+class Runs:
+    """A row: runs that differ in nothing but their seed, lowest seed first.
+
+    Attributes:
+        variant: Name of the row in its study.
+        settings: Differences from the preset, as ``key=value``.
+        own: Those of them that not all rows of the table share.
+        entries: One per seed.
+        alone: Whether no other row of the table has this name.
+    """
+
+    variant: str
+    settings: tuple[str, ...]
+    own: tuple[str, ...]
+    entries: tuple[Entry, ...]
+    alone: bool
+
+    @property
+    def title(self) -> str:
+        """For people."""
+        return row_title(self.variant)
+
+    @property
+    def full_title(self) -> str:
+        """With the settings in which the row differs from others of the table."""
+        return f"{self.title} ({', '.join(self.own)})" if self.own else self.title
+
+    @property
+    def label(self) -> str:
+        """As short as tells it from other rows: for legends and headings."""
+        return self.title if self.alone else self.full_title
+
+    @property
+    def records(self) -> list[Record]:
+        """Without their folders."""
+        return [entry.record for entry in self.entries]
+
+    @property
+    def first(self) -> Entry:
+        """The lowest seed, which figures show."""
+        return self.entries[0]
+
+
+@dataclass(frozen=True)
+class Group:
+    """All rows of one study and preset, on one problem.
+
+    Attributes:
+        study: Name.
+        preset: Name.
+        problem: Settings that make other data of it than the preset's.
+        shared: Settings in which all rows differ from the preset.
+        rows: In the order of the catalogue.
+    """
+
+    study: str
+    preset: str
+    problem: tuple[str, ...]
+    shared: tuple[str, ...]
+    rows: tuple[Runs, ...]
+
+    @property
+    def title(self) -> str:
+        """For people."""
+        return STUDY_TITLES.get(self.study, self.study)
+
+    @property
+    def preset_title(self) -> str:
+        """The preset, and on which problem if not its own."""
+        return ", ".join([self.preset, *self.problem])
+
+    @property
+    def records(self) -> list[Record]:
+        """Of all rows."""
+        return [record for row in self.rows for record in row.records]
+
+
+def collect(folders: Sequence[Path]) -> list[Group]:
+    """Reads every record below the folders.
+
+    Raises:
+        RecordError: A record cannot be read, two contradict each other, or there is none.
+    """
+    for folder in folders:
+        if not folder.is_dir():
+            raise RecordError(f"there is no folder {folder}: `bbh run` makes one with records.")
+    paths = sorted({path for folder in folders for path in folder.rglob(FILE_NAME)})
+    if not paths:
+        names = ", ".join(str(folder) for folder in folders) or "no folder"
+        raise RecordError(
+            f"no records below {names}: make some with `bbh run digits --out runs`, "
+            "then `bbh report runs`."
+        )
+    entries = [Entry(_checked(path), path) for path in paths]
+    # Benchmarks write records too; their tables are in the documentation.
+    studies = [entry for entry in entries if not entry.record.study.startswith("bench-")]
+    if not studies:
+        raise RecordError(f"the records below {paths[0].parent} are of benchmarks, not of studies.")
+    return group(studies)
+
+
+def group(entries: Sequence[Entry]) -> list[Group]:
+    """Sorts records by study, preset, problem and row, in the order of the catalogue."""
+    keys = [(e.record.study, e.record.preset, problem_of(e.record)) for e in entries]
+    studies = ordered((study for study, _, _ in keys), STUDY_TITLES)
+    return [
+        _group(key, [entry for entry, other in zip(entries, keys, strict=True) if other == key])
+        for key in sorted(set(keys), key=lambda key: (studies.index(key[0]), *key[1:]))
+    ]
+
+
+def problem_of(record: Record) -> tuple[str, ...]:
+    """Settings that change what is to be learnt or measured: such runs cannot be compared."""
+    return tuple(s for s in changed_settings(record) if s.partition("=")[0] in _PROBLEM)
+
+
+def changed_settings(record: Record) -> tuple[str, ...]:
+    """Settings that differ from the preset of the record, as ``--set`` takes them."""
+    try:
+        preset = preset_config(record.study, record.variant, record.preset)
+    except ConfigError:
+        return ()
+    changed = differences(vars(preset), record.config)
+    return tuple(f"{name}={value}" for name, (_, value) in changed.items())
+
+
+def _group(key: tuple[str, str, tuple[str, ...]], entries: Sequence[Entry]) -> Group:
+    found: dict[tuple[str, str], dict[int, Entry]] = {}
+    for entry in entries:
+        record = entry.record
+        # Runs of other settings are another row: their mean would be a mean of nothing. Settings
+        # that are newer than a record had their default value.
+        settled = json.dumps(vars(Config()) | record.config, sort_keys=True)
+        seeds = found.setdefault((record.variant, settled), {})
+        earlier = seeds.setdefault(record.seed, entry)
+        # As text, since what is not a number does not equal itself.
+        if json.dumps(earlier.record.metrics) != json.dumps(record.metrics):
+            raise RecordError(
+                f"{earlier.path} and {entry.path} are the same run (seed {record.seed}) with other "
+                "results: leave one of them out."
+            )
+    variants = ordered((variant for variant, _ in found), ROW_TITLES)
+    keys = sorted(found, key=lambda row: (variants.index(row[0]), row[1]))
+    settings = {row: changed_settings(next(iter(found[row].values())).record) for row in keys}
+    study, preset, problem = key
+    shared = tuple(one for one in settings[keys[0]] if all(one in s for s in settings.values()))
+    rows = tuple(
+        Runs(
+            row[0],
+            settings[row],
+            tuple(one for one in settings[row] if one not in shared),
+            tuple(found[row][seed] for seed in sorted(found[row])),
+            alone=[name for name, _ in keys].count(row[0]) == 1,
+        )
+        for row in keys
+    )
+    return Group(study, preset, problem, shared, rows)
+
+
+def _checked(path: Path) -> Record:
+    record = Record.read(path)
+    content: dict[str, Any] = vars(record)  # what a file holds need not be what a field says
+    texts = ("study", "variant", "method", "preset")
+    dictionaries = ("config", "data", "versions", "hardware")
+    pairs = (
+        *((isinstance(content[name], str), name) for name in texts),
+        *((isinstance(content[name], dict), name) for name in dictionaries),
+        (type(content["seed"]) is int, "seed"),
+        (_numbers(content["metrics"]), "metrics"),
+        (_dictionaries(content["history"]), "history"),
+        (_curves(content["curves"]), "curves"),
+    )
+    for good, name in pairs:
+        if not good:
+            raise RecordError(f"{path} is no record of a run: unexpected content of {name}.")
+    return record
+
+
+def _numbers(metrics: Any) -> bool:
+    return isinstance(metrics, dict) and all(
+        isinstance(value, int | float) for value in metrics.values()
+    )
+
+
+def _dictionaries(history: Any) -> bool:
+    return isinstance(history, list) and all(isinstance(epoch, dict) for epoch in history)
+
+
+def _curves(curves: Any) -> bool:
+    """Nothing, or lists of numbers, all as long as that of the sizes."""
+    if not isinstance(curves, dict) or not all(isinstance(one, list) for one in curves.values()):
+        return False
+    numbers = all(isinstance(value, int | float) for one in curves.values() for value in one)
+    lengths = {len(one) for one in curves.values()}
+    return not curves or (numbers and "epsilon" in curves and len(lengths) == 1)

@@ -1,0 +1,185 @@
+"""The page: one self-contained HTML file, and a Markdown twin with the same numbers."""
+
+import html
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bbh.files import atomic_path
+from bbh.version import __version__
+from bbh_studies.catalogue import METRICS, ordered
+from bbh_studies.record import Record
+from bbh_studies.report import robustness, summary
+from bbh_studies.report.collect import Entry, Group, collect, group, problem_of
+from bbh_studies.report.published import Published, published
+from bbh_studies.report.reproduce import Origin, origins
+from bbh_studies.report.tables import Mark, Table, build_table
+
+_EXTRA = "reports need more packages: pip install 'bayes-by-hypernet[studies]'"
+PAPER = "https://arxiv.org/abs/1711.01297"
+_PRESETS = {
+    "paper": "as the paper describes its runs",
+    "legacy": "as the paper's code ran",
+    "corrected": "with the estimator and the training corrected",
+}
+
+
+@dataclass(frozen=True)
+class Section:
+    """One study under one preset, ready for a template."""
+
+    group: Group
+    paper: Published
+    table: Table
+    further: Table
+    origins: list[Origin]
+    findings: list[str]
+    against_paper: str
+    caveats: list[str]
+    provenance: str
+
+    @property
+    def anchor(self) -> str:
+        """Target of links, unique to the section."""
+        return slug(f"{self.group.study}-{self.group.preset_title}")
+
+    @property
+    def preset_words(self) -> str:
+        """What the preset means, where that is known."""
+        return _PRESETS.get(self.group.preset, "")
+
+    @property
+    def several_seeds(self) -> bool:
+        """Whether figures show only a part of the runs."""
+        return any(len(runs.entries) > 1 for runs in self.group.rows)
+
+
+def write_report(folders: Sequence[Path], out: Path) -> Path:
+    """Writes a report of every record below the folders.
+
+    Args:
+        folders: Searched for ``record.json``, at any depth.
+        out: The HTML file; the Markdown twin lies beside it with the suffix ``.md``.
+
+    Returns:
+        The HTML file's path.
+
+    Raises:
+        RecordError: There is no record, or one cannot be read.
+    """
+    environment = _environment()
+    sections = [_section(one) for one in collect(folders)]
+    context = _context(sections)
+    markdown = environment.get_template("template.md.j2").render(context)
+    page = environment.get_template("template.html.j2").render(
+        context, figures={section.anchor: _figures(section) for section in sections}
+    )
+    for path, text in ((out.with_suffix(".md"), markdown), (out, page)):
+        with atomic_path(path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    return out
+
+
+def markdown_table(records: Sequence[Record], study: str, preset: str, *problem: str) -> str:
+    """The main table of one study as Markdown, for README and docs; empty without records.
+
+    Args:
+        records: Those of other studies, presets and problems are left out.
+        study: Name.
+        preset: Name.
+        problem: Settings that make other data of it, such as ``noise_scale=3``.
+    """
+    wanted = (study, preset, problem)
+    chosen = [Entry(one) for one in records if (one.study, one.preset, problem_of(one)) == wanted]
+    if not chosen:
+        return ""
+    rows = group(chosen)[0]
+    template = _environment().get_template("table.md.j2").module
+    text: Any = template.table(_section(rows).table)  # pyright: ignore[reportAttributeAccessIssue]
+    # What the marker names need not be said again.
+    changed = [_markdown_text(one) for one in rows.shared if one not in problem]
+    note = f" In all rows {', '.join(changed)}." if changed else ""
+    return str(text).strip() + f"{note}\n"
+
+
+def slug(text: str) -> str:
+    """A name for anchors.
+
+    >>> slug("Shared, d = 1")
+    'shared-d-1'
+    """
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "study"
+
+
+def _section(group: Group) -> Section:
+    # What is measured on other data, validation images say, is not what the paper printed.
+    paper = Published("", {}) if group.problem else published(group.study)
+    table = build_table(group, paper, main=True)
+    return Section(
+        group=group,
+        paper=paper,
+        table=table,
+        further=build_table(group, paper, main=False),
+        origins=origins(group),
+        findings=[*filter(None, [robustness.verdict(table)]), *summary.findings(table)],
+        against_paper=summary.against_paper(table),
+        caveats=summary.caveats(group, table),
+        provenance=summary.provenance(group),
+    )
+
+
+def _context(sections: Sequence[Section]) -> dict[str, Any]:
+    used = {
+        column.name
+        for section in sections
+        for column in (*section.table.columns, *section.further.columns)
+    }
+    return {
+        "sections": sections,
+        "metrics": [METRICS[name] for name in ordered(used & METRICS.keys(), METRICS)],
+        "marks": list(Mark),
+        "num_records": sum(len(section.group.records) for section in sections),
+        "version": __version__,
+        "paper": PAPER,
+    }
+
+
+def _figures(section: Section) -> dict[str, Any]:
+    # Imported here so that tables need no Matplotlib.
+    try:
+        from bbh_studies.report import attacks, examples, figures, inspections, toy
+    except ImportError as error:
+        raise ImportError(f"{_EXTRA} ({error})") from error
+    return {
+        "panels": toy.panels(section.group),
+        "curves": figures.curves(section.group, section.table, section.paper),
+        "attacks": attacks.panels(section.group),
+        "series": examples.series(section.group),
+        "galleries": examples.galleries(section.group),
+        "inspections": inspections.inspections(section.group),
+    }
+
+
+def _environment() -> Any:
+    try:
+        import jinja2
+    except ImportError as error:
+        raise ImportError(f"{_EXTRA} ({error})") from error
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("bbh_studies.report", "."),
+        autoescape=lambda name: name is not None and ".html" in name,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["md"] = _markdown_text
+    return environment
+
+
+def _markdown_text(text: object) -> str:
+    """Text that Markdown shows as it is: on one line, in a table, without HTML."""
+    escaped = html.escape(" ".join(str(text).split()), quote=False)
+    return re.sub(r"([\\|`*_\[\]])", r"\\\1", escaped)

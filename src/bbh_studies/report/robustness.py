@@ -1,0 +1,86 @@
+"""Whether Bayes by Hypernet is the most robust method, as the paper says: told from records."""
+
+import math
+from enum import IntEnum
+from typing import NamedTuple
+
+from bbh_studies.catalogue import ATTACK_TITLES, REFERENCES
+from bbh_studies.report.collect import Runs
+from bbh_studies.report.tables import Cell, Table
+
+_OURS = "bbh"
+_CORRECTED = ("fgsm", "pgd")
+# What the paper says of its figures.
+_EXCEPTIONS = {"cifar5-attacks": ", but for dropout at small sizes"}
+
+
+class Place(IntEnum):
+    """Where a row stands among the others, the worst last."""
+
+    BEST = 0
+    TIED = 1
+    BEHIND = 2
+
+
+class Standing(NamedTuple):
+    """How Bayes by Hypernet stands under one attack, and that in words."""
+
+    place: Place
+    words: str
+
+
+_VERDICTS = {
+    Place.BEST: "is the most robust method under the corrected attacks, as the paper claims under "
+    "its own",
+    Place.TIED: "is not told apart from the most robust method under the corrected attacks; the "
+    "paper claims to have the most robust, under its own",
+    Place.BEHIND: "is not the most robust method under the corrected attacks; the paper claims so "
+    "under its own",
+}
+
+
+def verdict(table: Table) -> str:
+    """One plain sentence and its numbers; empty where records do not tell.
+
+    The corrected attacks are FGSM and PGD on the averaged predictive, and robust is what has the
+    highest accuracy, mean over all sizes. The worse of both places counts.
+    """
+    found = {attack: standing(table, attack) for attack in ATTACK_TITLES}
+    places = [one.place for attack, one in found.items() if one and attack in _CORRECTED]
+    if len(places) < len(_CORRECTED):
+        return ""
+    study = table.rows[0].runs.first.record.study
+    numbers = "; ".join(
+        f"{ATTACK_TITLES[attack]} {one.words}" for attack, one in found.items() if one
+    )
+    return (
+        f"Bayes by Hypernet {_VERDICTS[max(places)]}{_EXCEPTIONS.get(study, '')}. "
+        f"Accuracy, mean over all sizes: {numbers}."
+    )
+
+
+def standing(table: Table, attack: str) -> Standing | None:
+    """How Bayes by Hypernet does under an attack; None without it or without others."""
+    cells = {
+        runs: cell
+        for runs, cell in table.column(f"{attack}_mean_accuracy").items()
+        if runs.variant not in REFERENCES and math.isfinite(cell.statistic.mean)
+    }
+    # From the highest on; where there are several rows of ours, the best of them speaks.
+    ranking = sorted(cells, key=lambda runs: cells[runs].statistic.mean, reverse=True)
+    ours = next((runs for runs in ranking if runs.variant == _OURS), None)
+    others = [runs for runs in ranking if runs.variant != _OURS]
+    if ours is None or not others:
+        return None
+    own = f"{cells[ours].text}\N{NO-BREAK SPACE}%"
+    tied = [runs for runs in others if cells[runs].best]
+    if not cells[ours].best:
+        return Standing(Place.BEHIND, f"{own}, behind {_named(cells, others[0])}")
+    if tied:
+        names = ", ".join(_named(cells, runs) for runs in tied)
+        return Standing(Place.TIED, f"{own}, not told apart from {names}")
+    return Standing(Place.BEST, f"{own}, before {_named(cells, others[0])}")
+
+
+def _named(cells: dict[Runs, Cell], runs: Runs) -> str:
+    return f"{runs.full_title} ({cells[runs].text}\N{NO-BREAK SPACE}%)"

@@ -1,0 +1,128 @@
+"""A study in sentences, each made from its records and no stronger than they are."""
+
+import math
+from collections.abc import Sequence
+
+from bbh_studies.catalogue import METRICS, REFERENCES
+from bbh_studies.report.collect import Group
+from bbh_studies.report.reproduce import hardware_words, known_data
+from bbh_studies.report.tables import Mark, Table
+
+# Metric → what its best row is said to have.
+_CLAIMS = {
+    "error": "lowest error",
+    "pgd_auroc": "best separation of attacked (PGD) from clean images by entropy (AUROC)",
+    "ood_auroc": "best separation of outliers from test images by entropy (AUROC)",
+    "outlier_entropy_auc": "most entropy on outliers (lowest entropy AUC there)",
+    "rmse": "lowest distance of the mean from the true curve (RMSE)",
+    "distance_to_nuts": "predictions closest to the reference chain (NUTS)",
+}
+
+
+def findings(table: Table) -> list[str]:
+    """Who is best at what."""
+    return [text for name in _CLAIMS if (text := _finding(table, name))]
+
+
+def against_paper(table: Table) -> str:
+    """How often the published values were met; empty where none is judged."""
+    marks = [cell.mark for row in table.rows for cell in row.cells if cell and cell.mark]
+    counts = {mark: marks.count(mark) for mark in (Mark.NOISE, Mark.BETTER, Mark.WORSE)}
+    judged = sum(counts.values())
+    if not judged:
+        return ""
+    words = ", ".join(f"{count} {mark.words}" for mark, count in counts.items() if count)
+    return f"Of {judged} published {_plural(judged, 'value')} that can be judged: {words}."
+
+
+def provenance(group: Group) -> str:
+    """On what the runs were made."""
+    machines = sorted({hardware_words(record.hardware) for record in group.records})
+    data = sorted(
+        {" ".join(pair) for record in group.records for pair in known_data(record).items()}
+    )
+    return f"Hardware: {'; '.join(machines)}. Data: {', '.join(data) or 'not recorded'}."
+
+
+def caveats(group: Group, table: Table) -> list[str]:
+    """What keeps the numbers from saying more."""
+    records = group.records
+    seeds = [len(runs.entries) for runs in group.rows]
+    machines = {hardware_words(record.hardware) for record in records}
+    dirty = sum(record.dirty for record in records)
+    own = [runs.full_title for runs in group.rows if runs.own]
+    fingerprints = {tuple(sorted(record.data.items())) for record in records}
+    broken = sum(
+        not all(math.isfinite(value) for value in record.metrics.values()) for record in records
+    )
+    found = [_seeds(seeds)]
+    if len(machines) > 1:
+        found.append("Runs were made on different hardware: do not compare times.")
+    if any(record.hardware.get("gpu_shared") for record in records):
+        found.append("Runs shared their card with other processes: times say little.")
+    if group.shared:
+        found.append(f"All rows differ from the preset in {_list(group.shared)}.")
+    if own:
+        found.append(f"Rows that differ from the preset: {'; '.join(own)}.")
+    if len(fingerprints) > 1:
+        found.append("Runs used different data (see their fingerprints): rows are not comparable.")
+    for whose in sorted({one.data["pixels"] for one in records if "pixels" in one.data}):
+        found.append(f"Pixels are {whose}, so that errors may differ from those on the original.")
+    if attacked := [one.config.get("attack_images", 0) for one in records if one.curves]:
+        number = min(attacked)
+        found.append(
+            f"{number:,} images are attacked, the same for all rows: other images would change an "
+            f"accuracy by up to {50 / math.sqrt(number):.1f} points (one standard error)."
+        )
+    if dirty:
+        found.append(
+            f"{dirty} of {len(records)} runs came from a tree with uncommitted changes, so their "
+            "commit does not tell all of the code."
+        )
+    if any(cell and cell.paper for row in table.rows for cell in row.cells):
+        purpose = " and this preset trains differently on purpose" * (group.preset == "corrected")
+        found.append(f"The paper's values are single runs without error bars{purpose}.")
+    if broken:
+        found.append(f"{broken} of {len(records)} runs have a metric that is not finite.")
+    return found
+
+
+def _finding(table: Table, name: str) -> str:
+    cells = {
+        runs: cell
+        for runs, cell in table.column(name).items()
+        if runs.variant not in REFERENCES and math.isfinite(cell.statistic.mean)
+    }
+    best = [runs for runs, cell in cells.items() if cell.best]
+    if not best:
+        return ""
+    column = METRICS[name]
+    choose = min if column.better == "low" else max
+    top = choose(best, key=lambda runs: cells[runs].statistic.mean)
+    unit = f" {column.unit}" if column.unit else ""
+    tied = [runs.full_title for runs in best if runs != top]
+    noise = "noise of the seeds" if cells[top].statistic.std is not None else "rounding"
+    others = f"; not told apart within {noise}: {_list(tied)}" if tied else ""
+    text = f"{top.full_title} has the {_CLAIMS[name]}: {cells[top].text}{unit}{others}."
+    inside = table.column("entropy_auc").get(top)
+    # Doubting everything is no merit.
+    if name == "outlier_entropy_auc" and inside:
+        text += f" On test images its entropy AUC is {inside.text}, where high is good."
+    return text
+
+
+def _seeds(counts: Sequence[int]) -> str:
+    fewest, most = min(counts), max(counts)
+    if most == 1:
+        return "One seed per row: differences between rows may be chance."
+    number = str(fewest) if fewest == most else f"{fewest} to {most}"
+    few = ": few for a standard deviation" if fewest < 5 else ""
+    return f"{number} seeds per row{few}."
+
+
+def _list(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _plural(count: int, word: str) -> str:
+    return word if count == 1 else f"{word}s"

@@ -1,0 +1,184 @@
+"""Rows of numbers: mean and standard deviation over seeds, beside what was published."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import Enum
+
+from bbh_studies.catalogue import METRICS, REFERENCES, Metric, metric, ordered
+from bbh_studies.report.collect import Group, Runs
+from bbh_studies.report.published import Published
+from bbh_studies.statistic import Statistic
+
+# Two standard deviations: about one run in twenty lies further out by chance.
+_NOISE_WIDTH = 2.0
+_TIMES = ("seconds", "steps_per_second", "attack_seconds")
+_ROUNDING = 1e-9  # of binary numbers, relative to values of order one
+
+
+class Mark(Enum):
+    """How ours compares with the published value: symbol and words."""
+
+    BETTER = ("▲", "better")
+    WORSE = ("▼", "worse")
+    NOISE = ("≈", "within noise")
+    ONE_SEED = ("?", "one seed, no noise estimate")
+
+    @property
+    def symbol(self) -> str:
+        """So that colour is never alone."""
+        return self.value[0]
+
+    @property
+    def words(self) -> str:
+        """For the legend and for readers who hear the page."""
+        return self.value[1]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number of a table.
+
+    Attributes:
+        text: ``mean ± std`` as shown.
+        statistic: What it was made from.
+        paper: The published value as printed; empty without one.
+        mark: How the two compare.
+        best: Whether it is the best of its column, or tied with the best within noise.
+    """
+
+    text: str
+    statistic: Statistic
+    paper: str = ""
+    mark: Mark | None = None
+    best: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row: a cell, or None, per column."""
+
+    runs: Runs
+    cells: tuple[Cell | None, ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns and rows."""
+
+    columns: tuple[Metric, ...]
+    rows: tuple[Row, ...]
+
+    @property
+    def marks(self) -> list[Mark]:
+        """Those that occur, in the order of their definition."""
+        found = {cell.mark for row in self.rows for cell in row.cells if cell and cell.mark}
+        return [mark for mark in Mark if mark in found]
+
+    def column(self, name: str) -> dict[Runs, Cell]:
+        """Cells of one metric by row; empty where the table has no such column."""
+        places = [i for i, one in enumerate(self.columns) if one.name == name]
+        return {
+            row.runs: cell
+            for row in self.rows
+            for i in places
+            if (cell := row.cells[i]) is not None
+        }
+
+
+def build_table(group: Group, paper: Published, *, main: bool) -> Table:
+    """The main table of a study, or that of its further metrics."""
+    names = ordered((name for record in group.records for name in record.metrics), METRICS)
+    # Times on a card that was shared say little, and come with the further metrics.
+    aside = _TIMES if _shared(group) else ()
+    columns = tuple(
+        one for one in map(metric, names) if (one.main and one.name not in aside) == main
+    )
+    cells = [_column(one, group, paper) for one in columns]
+    rows = zip(group.rows, zip(*cells, strict=True), strict=True) if cells else ()
+    return Table(columns, tuple(Row(runs, row) for runs, row in rows))
+
+
+def compare(ours: Statistic, theirs: Decimal, column: Metric) -> Mark | None:
+    """Better, worse, or neither; None where a comparison means nothing.
+
+    The published value is a single run, so what it may differ by is the spread between runs, twice
+    their standard deviation, and half a unit of its last printed digit. Without a spread of our own
+    there is no verdict.
+    """
+    if not column.comparable or column.better == "none" or not math.isfinite(ours.mean):
+        return None
+    if ours.std is None:
+        return Mark.ONE_SEED
+    difference = ours.mean - float(theirs)
+    if abs(difference) <= _NOISE_WIDTH * ours.std + _half_digit(theirs) + _ROUNDING:
+        return Mark.NOISE
+    return Mark.BETTER if (difference < 0) == (column.better == "low") else Mark.WORSE
+
+
+def _column(column: Metric, group: Group, paper: Published) -> list[Cell | None]:
+    found = [_statistic(runs, column.name) for runs in group.rows]
+    best = _best(
+        [
+            None if row.variant in REFERENCES else one
+            for row, one in zip(group.rows, found, strict=True)
+        ],
+        column,
+    )
+    if column.name in _TIMES and _shared(group):
+        best = set()  # whoever ran beside it made the difference
+    return [
+        None if one is None else _cell(column, runs, one, paper, best=i in best)
+        for i, (runs, one) in enumerate(zip(group.rows, found, strict=True))
+    ]
+
+
+def _cell(column: Metric, runs: Runs, ours: Statistic, paper: Published, *, best: bool) -> Cell:
+    theirs = paper.get(runs.variant, column.name)
+    if not math.isfinite(ours.mean):
+        text = "not finite"
+    elif ours.std is None or (ours.std == 0 and column.better == "none"):  # a mere count
+        text = column.format(ours.mean)
+    else:
+        text = f"{column.format(ours.mean)} ± {column.format(ours.std)}"
+    if theirs is None:
+        return Cell(text, ours, best=best)
+    return Cell(text, ours, f"{theirs:,}", compare(ours, theirs, column), best)
+
+
+def _shared(group: Group) -> bool:
+    return any(record.hardware.get("gpu_shared") for record in group.records)
+
+
+def _statistic(runs: Runs, name: str) -> Statistic | None:
+    values = [record.metrics[name] for record in runs.records if name in record.metrics]
+    return Statistic.of(values) if values else None
+
+
+def _best(found: Sequence[Statistic | None], column: Metric) -> set[int]:
+    """Indices of the best mean and of those that noise may have put behind it."""
+    means = {i: one for i, one in enumerate(found) if one and math.isfinite(one.mean)}
+    if column.better == "none" or len(means) < 2:
+        return set()
+    choose = min if column.better == "low" else max
+    top = choose(means.values(), key=lambda one: one.mean)
+    return {i for i, one in means.items() if tied(one, top, column)}
+
+
+def tied(one: Statistic, other: Statistic, column: Metric) -> bool:
+    """Whether two means differ by no more than two standard errors of their difference.
+
+    With a single seed on either side nothing is known of the noise, and only numbers that are
+    shown alike are tied.
+    """
+    if one.error_of_mean is None or other.error_of_mean is None:
+        return column.format(one.mean) == column.format(other.mean)
+    width = _NOISE_WIDTH * math.hypot(one.error_of_mean, other.error_of_mean)
+    return abs(one.mean - other.mean) <= width + _ROUNDING
+
+
+def _half_digit(value: Decimal) -> float:
+    """Half a unit of the last printed digit: 0.80 may have been 0.795 to 0.805."""
+    exponent = value.as_tuple().exponent
+    return 0.5 * 10.0**exponent if isinstance(exponent, int) else 0.0

@@ -1,0 +1,69 @@
+"""``bbh data``: which files there are, and how to get them."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from bbh_studies.datasets import SOURCES, DataError
+from bbh_studies.datasets.sources import Source, data_dir_or_environment
+from bbh_studies.terminal import completion
+
+app = typer.Typer(help="List, fetch and check data sets.", no_args_is_help=True)
+console = Console()
+
+_Names = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="mnist, notmnist, cifar10; all if none.", autocompletion=completion.data_sets
+    ),
+]
+
+
+@app.command("list")
+def list_data() -> None:
+    """Show which files there are and which of them are at hand.
+
+    Example: `BBH_DATA=data bbh data list`
+    """
+    folder = data_dir_or_environment(None)
+    for sources in SOURCES.values():
+        for source in sources.values():
+            try:
+                where = str(source.find(folder))
+            except DataError:
+                where = "not here: bbh data fetch"
+            console.print(f"{source.folder}/{source.name}: {where}", soft_wrap=True)
+
+
+@app.command("fetch")
+def fetch_data(names: _Names = None) -> None:
+    """Download files from their publishers' mirrors into the cache, with their checksums.
+
+    Example: `bbh data fetch mnist`
+    """
+    for source in _sources(names):
+        console.print(str(source.fetch()), soft_wrap=True)
+
+
+@app.command("check")
+def check_data(
+    names: _Names = None,
+    data: Annotated[Path | None, typer.Option(help="Folder with the data files.")] = None,
+) -> None:
+    """Read every file and say whether it is what it should be.
+
+    Example: `bbh data check mnist --data data`
+    """
+    folder = data_dir_or_environment(data)
+    for source in _sources(names):
+        found = source.check(folder)
+        console.print(f"{source.folder}/{source.name}: {found}, good", soft_wrap=True)
+
+
+def _sources(names: list[str] | None) -> list[Source]:
+    for name in names or []:
+        if name not in SOURCES:
+            raise DataError(f"there is no data set {name!r}: choose from {', '.join(SOURCES)}.")
+    return [source for name in names or SOURCES for source in SOURCES[name].values()]

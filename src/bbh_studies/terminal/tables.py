@@ -1,0 +1,118 @@
+"""Results in a terminal: one row per method, as many columns as there is room for."""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from bbh_studies.catalogue import METRICS, Metric, row_title
+from bbh_studies.record import Record
+from bbh_studies.run import Run
+from bbh_studies.statistic import Statistic
+from bbh_studies.study import attacked_study
+
+# The most important first: a narrow terminal leaves out the last ones.
+_COLUMNS = (
+    "error",
+    "rmse",
+    "pgd_mean_accuracy",
+    "fgsm_mean_accuracy",
+    "legacy_mean_accuracy",
+    "pgd_auroc",
+    "fgsm_auroc",
+    "nll",
+    "distance_to_nuts",
+    "coverage_inside",
+    "coverage_outside",
+    "entropy_auc",
+    "outlier_entropy_auc",
+    "ood_auroc",
+    "ece",
+    "seconds",
+    "nll_outside",
+    "rmse_inside",
+    "brier",
+    "ood_aupr",
+    "ood_auroc_mi",
+)
+# Enough to tell methods apart.
+_MOST_DECIMALS = 3
+_EXPLAINED = (
+    "AUC: area under the distribution of the predictive entropy, in: high is good, out: low is "
+    "good. AUROC: how well entropy tells outliers from data; 0.5 is chance."
+)
+_ATTACKS_EXPLAINED = (
+    "PGD, FGSM, paper's: accuracy under the attack, mean over its sizes. AUROC: how well entropy "
+    "tells attacked from clean images at the middle size; 0.5 is chance."
+)
+_TOY_EXPLAINED = (
+    "RMSE: of the mean to x³ on [−6, 6]. To NUTS: Wasserstein distance of the functions to the "
+    "exact posterior's. Cover: share of x³ within the functions' central 95 %, among the data and "
+    "beyond them."
+)
+
+
+def run_title(run: Run) -> str:
+    """A run's name for people."""
+    return f"{row_title(run.variant)}, seed {run.seed}"
+
+
+def headline(record: Record) -> str:
+    """The most important numbers of a run on one line."""
+    return ", ".join(
+        f"{column.short or column.title} {_cell(column, [record])}{_percent(column)}"
+        for column in _columns([record])[:2]
+    )
+
+
+def results_table(records: Sequence[Record], console: Console) -> Table:
+    """One row per variant, means over its seeds; columns that do not fit are left out."""
+    columns = _columns(records)
+    table = _table(records, columns)
+    # Measured as if there were room for everything: a measurement never exceeds its options.
+    roomy = console.options.update(max_width=1000)
+    while len(columns) > 1 and console.measure(table, options=roomy).maximum > console.width:
+        columns = columns[:-1]
+        table = _table(records, columns)
+    return table
+
+
+def explanation(study: str) -> str:
+    """What the table's columns mean."""
+    if attacked_study(study):
+        return _ATTACKS_EXPLAINED
+    return _TOY_EXPLAINED if study == "toy" else _EXPLAINED
+
+
+def _columns(records: Sequence[Record]) -> list[Metric]:
+    return [METRICS[name] for name in _COLUMNS if any(name in one.metrics for one in records)]
+
+
+def _table(records: Sequence[Record], columns: Sequence[Metric]) -> Table:
+    first = records[0]
+    seeds = len({record.seed for record in records})
+    heading = f"{first.study}, preset {first.preset}"
+    table = Table(title=heading + (f", mean ± standard deviation of {seeds} seeds" * (seeds > 1)))
+    table.add_column("method" if first.variant == first.method else "variant", no_wrap=True)
+    for column in columns:
+        title = f"{column.short or column.title}{_percent(column)}"
+        table.add_column(title, justify="right", no_wrap=True)
+    for variant in dict.fromkeys(record.variant for record in records):
+        row = [record for record in records if record.variant == variant]
+        table.add_row(row_title(variant), *(_cell(column, row) for column in columns))
+    return table
+
+
+def _cell(column: Metric, records: Sequence[Record]) -> str:
+    """The mean, and with several seeds the standard deviation over them."""
+    values = [one.metrics[column.name] for one in records if column.name in one.metrics]
+    if not values:
+        return ""
+    found = Statistic.of(values)
+    mean = column.format(found.mean, _MOST_DECIMALS)
+    return mean if found.std is None else f"{mean}±{column.format(found.std, _MOST_DECIMALS)}"
+
+
+def _percent(column: Metric) -> str:
+    """The only unit there is room for."""
+    return " %" if column.unit == "%" else ""
