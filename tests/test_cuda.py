@@ -7,17 +7,17 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import bbh
-from bbh.execution.executor import Executor
+from bbh.execution import Streams
 from bbh_studies import group_norm
 from bbh_studies.resnet import ResNet
-from kernels.test_group_norm import CASES as GROUP_NORMS
-from kernels.test_group_norm import compare as compare_norms
-from kernels.test_neighbours import CASES
-from kernels.test_neighbours import compare as compare_neighbours
-from kernels.test_outer_adam import SETTINGS, SHAPES, check_rounding, compare, rounding
-from kernels.test_skinny import CASES as SKINNY
-from kernels.test_skinny import compare as compare_products
+from divergences.test_neighbours import CASES
+from divergences.test_neighbours import compare as compare_neighbours
+from generators.test_outer_adam import SETTINGS, SHAPES, check_rounding, compare, rounding
+from generators.test_skinny import CASES as SKINNY
+from generators.test_skinny import compare as compare_products
 from scenarios import BatchNormNet, LeNet, LSTMNet, SmallLeNet, TransformerNet, mlp, over_methods
+from studies.test_group_norm import CASES as GROUP_NORMS
+from studies.test_group_norm import compare as compare_norms
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -102,13 +102,13 @@ def normed():
 @pytest.mark.parametrize("per_draw", [False, True], ids=["same inputs", "inputs per draw"])
 def test_draws_side_by_side_train_as_one_after_the_other(method, per_draw, monkeypatch):
     forked = []
-    side_by_side = Executor._side_by_side
+    run = Streams.run
 
-    def spy(executor, *arguments):
-        forked.append(executor)
-        return side_by_side(executor, *arguments)
+    def spy(streams, network, *arguments):
+        forked.append(network)
+        return run(streams, network, *arguments)
 
-    monkeypatch.setattr(Executor, "_side_by_side", spy)
+    monkeypatch.setattr(Streams, "run", spy)
     inputs = torch.randn(40, 1, 6, 6)
     loader = DataLoader(TensorDataset(inputs, torch.arange(40) % 3), batch_size=4)
     posterior = method(torch.nn.Sequential(*normed()), bbh.likelihoods.Categorical())
@@ -120,8 +120,7 @@ def test_draws_side_by_side_train_as_one_after_the_other(method, per_draw, monke
     for one in (posterior, other):
         torch.manual_seed(1)
         totals.append([e.total for e in bbh.fit(one, loader, epochs=3, progress=False)])
-        assert not one.executor.in_recording
-    assert set(forked) == {posterior.executor}
+    assert set(forked) == {posterior.runnable}
     torch.testing.assert_close(*torch.tensor(totals), rtol=2e-2, atol=2e-2)
 
 

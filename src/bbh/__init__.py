@@ -11,30 +11,46 @@ import importlib
 import random
 from typing import TYPE_CHECKING, Any
 
-from bbh import attacks, divergences, generators, inspect, likelihoods, methods, metrics, priors
-from bbh.execution.executor import Loop, Vmap
+from bbh import (
+    adapters,
+    attacks,
+    divergences,
+    generators,
+    inspect,
+    likelihoods,
+    methods,
+    metrics,
+    priors,
+)
+from bbh.annealing import Cosine, Linear
+from bbh.execution import Loop, Vmap
 from bbh.noise import GaussianNoise
-from bbh.objective import Cosine, Linear, free_energy
+from bbh.objective import free_energy
 from bbh.posterior import AdversarialTraining, Posterior
-from bbh.prediction.batch_norm import refresh_batch_norm
-from bbh.prediction.predicting import evaluate, predict
-from bbh.storage.files import load, save
+from bbh.prediction import evaluate, predict, refresh_batch_norm
+from bbh.samples import Samples
+from bbh.storage import load, save
 from bbh.version import __version__
 
 if TYPE_CHECKING:
-    from bbh.training.fitting import fit
-    from bbh.training.step import DivergedError
+    from bbh import training
+    from bbh.training import Checkpoint, DivergedError, TrainingStep, Validation, fit
 
 __all__ = [
     "AdversarialTraining",
+    "Checkpoint",
     "Cosine",
     "DivergedError",
     "GaussianNoise",
     "Linear",
     "Loop",
     "Posterior",
+    "Samples",
+    "TrainingStep",
+    "Validation",
     "Vmap",
     "__version__",
+    "adapters",
     "attacks",
     "divergences",
     "evaluate",
@@ -50,17 +66,22 @@ __all__ = [
     "priors",
     "refresh_batch_norm",
     "save",
+    "training",
 ]
 # Training brings Lightning Fabric, which takes longer to import than torch: only who trains waits.
-_ON_DEMAND = {"DivergedError": "bbh.training.step", "fit": "bbh.training.fitting"}
+_OF_TRAINING = ("Checkpoint", "DivergedError", "TrainingStep", "Validation", "fit")
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _ON_DEMAND:
+    if name != "training" and name not in _OF_TRAINING:
         raise AttributeError(f"module 'bbh' has no attribute {name!r}")
     # Some module on the way draws random numbers; a seed set before must mean the same after.
     state = random.getstate()
-    value = getattr(importlib.import_module(_ON_DEMAND[name]), name)
+    training = importlib.import_module("bbh.training")
     random.setstate(state)
-    globals()[name] = value
-    return value
+    globals().update({one: getattr(training, one) for one in _OF_TRAINING}, training=training)
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return __all__

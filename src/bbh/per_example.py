@@ -9,7 +9,7 @@ operation without a recipe sees the ordinary draw, so every network works.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -32,6 +32,11 @@ class Sampling(StrEnum):
 @dataclass(frozen=True)
 class Perturbation(ABC):
     """A recipe for a linear or convolution layer with random weights."""
+
+    def changed(self, change: Callable[[Tensor], Tensor]) -> "Perturbation":
+        """The same recipe with other tensors: on another device, say."""
+        tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        return replace(self, **{name: change(value) for name, value in tensors.items()})
 
     @abstractmethod
     def draw(self, index: int | slice) -> "Perturbation":
@@ -134,6 +139,11 @@ class PerExampleWeight(Tensor):
         """One or some of the stacked draws, with their recipe."""
         return PerExampleWeight.wrap(self[index], self.perturbation.draw(index))
 
+    def changed(self, change: Callable[[Tensor], Tensor]) -> "PerExampleWeight":
+        """The same draws and recipe with other tensors: on another device, say."""
+        plain = self.as_subclass(Tensor)
+        return PerExampleWeight.wrap(change(plain), self.perturbation.changed(change))
+
     @classmethod
     def __torch_function__(
         cls,
@@ -175,57 +185,6 @@ def _perturbed(
             shape[channel] = -1
             outputs = outputs + bias.as_subclass(Tensor).view(shape)
         return outputs
-
-
-def take(samples: Mapping[str, Tensor], index: int | slice) -> dict[str, Tensor]:
-    """One or some of the stacked draws of every tensor: views, so in-place updates stay."""
-    return {name: _taken(value, index) for name, value in samples.items()}
-
-
-def _taken(value: Tensor, index: int | slice) -> Tensor:
-    if isinstance(value, PerExampleWeight):
-        return value.draw(index)
-    base = value._base if value.requires_grad else None  # pyright: ignore[reportPrivateUsage]
-    if base is None or not isinstance(index, slice) or not _repeats(value, base):
-        return value[index]
-    # One setting for all draws (a norm's, say) is repeated less often instead of being cut: the
-    # gradient of a cut is a stack of zeros but for some draws, and then their sum, and a deep
-    # network has dozens of such tensors.
-    number = len(range(*index.indices(len(value))))
-    return base.expand(number, *base.shape[1:])
-
-
-def _repeats(value: Tensor, base: Tensor) -> bool:
-    """Whether ``value`` is the one row of ``base``, several times."""
-    return (
-        base.dim() == value.dim() > 0
-        and len(base) == 1
-        and value.stride(0) == 0
-        and value.shape[1:] == base.shape[1:]
-        and value.stride()[1:] == base.stride()[1:]
-        and value.storage_offset() == base.storage_offset()
-    )
-
-
-def apart(samples: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
-    """All stacked draws, each on its own, as ``take`` would give them.
-
-    Their gradients come back as one stack: those of as many indices would be as many stacks, zero
-    but for one draw, and their sum.
-    """
-    columns = {name: _apart(value) for name, value in samples.items()}
-    return [dict(zip(columns, draw, strict=True)) for draw in zip(*columns.values(), strict=True)]
-
-
-def _apart(value: Tensor) -> Sequence[Tensor]:
-    if isinstance(value, PerExampleWeight):
-        return [value.draw(index) for index in range(len(value))]
-    if len(value) == 1:
-        return (value.squeeze(0),)
-    if value.requires_grad:
-        return value.unbind()
-    # Buffers, which may be written to: torch allows that for views made one at a time only.
-    return [value[index] for index in range(len(value))]
 
 
 def _per_example_shape(tensor: Tensor, channel: int) -> list[int]:

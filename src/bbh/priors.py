@@ -27,11 +27,13 @@ class Prior(ABC):
     has_density: bool = True
 
     @abstractmethod
-    def sample_like(self, samples: Params, shapes: Shapes, num_samples: int) -> Params:
+    def sample_like(
+        self, samples: Mapping[str, Tensor], shapes: Shapes, num_samples: int
+    ) -> Params:
         """Fresh draws ``{name: [num_samples, *shape]}`` on the device and dtype of ``samples``."""
 
     def sample_flat(
-        self, samples: Params, shapes: Shapes, num_samples: int
+        self, samples: Mapping[str, Tensor], shapes: Shapes, num_samples: int
     ) -> Float[Tensor, "M D"]:
         """The same side by side, as ``flatten`` lays them out."""
         return flatten(self.sample_like(samples, shapes, num_samples), shapes)
@@ -40,7 +42,7 @@ class Prior(ABC):
     def log_prob(self, name: str, values: Tensor) -> Tensor:
         """Log density of every single entry of the tensor called ``name``; same shape."""
 
-    def log_density(self, samples: Params, shapes: Shapes) -> Float[Tensor, " S"]:
+    def log_density(self, samples: Mapping[str, Tensor], shapes: Shapes) -> Float[Tensor, " S"]:
         """log p(w) of each weight sample, summed over all weights, in nats."""
         parts = {name: self.log_prob(name, samples[name]) for name in shapes}
         return flatten(parts, shapes).sum(1)
@@ -65,7 +67,9 @@ class ElementwisePrior(Prior):
     def distribution(self, like: Tensor) -> td.Distribution:
         """The scalar distribution with parameters on the device and dtype of ``like``."""
 
-    def sample_like(self, samples: Params, shapes: Shapes, num_samples: int) -> Params:
+    def sample_like(
+        self, samples: Mapping[str, Tensor], shapes: Shapes, num_samples: int
+    ) -> Params:
         """Independent draws for every weight."""
         return {
             name: self.distribution(samples[name]).sample((num_samples, *shape))
@@ -96,12 +100,14 @@ class Normal(ElementwisePrior):
         """torch's Normal."""
         return td.Normal(_full(like, self.loc), _full(like, self.scale), validate_args=False)
 
-    def sample_like(self, samples: Params, shapes: Shapes, num_samples: int) -> Params:
+    def sample_like(
+        self, samples: Mapping[str, Tensor], shapes: Shapes, num_samples: int
+    ) -> Params:
         """Independent draws for every weight."""
         return unflatten(self.sample_flat(samples, shapes, num_samples), shapes)
 
     def sample_flat(
-        self, samples: Params, shapes: Shapes, num_samples: int
+        self, samples: Mapping[str, Tensor], shapes: Shapes, num_samples: int
     ) -> Float[Tensor, "M D"]:
         """Independent draws for every weight, all at once."""
         like = next(iter(samples.values()))
@@ -110,7 +116,7 @@ class Normal(ElementwisePrior):
         scaled = noise if self.scale == 1 else noise * self.scale
         return scaled + self.loc if self.loc else scaled
 
-    def log_density(self, samples: Params, shapes: Shapes) -> Float[Tensor, " S"]:
+    def log_density(self, samples: Mapping[str, Tensor], shapes: Shapes) -> Float[Tensor, " S"]:
         """log p(w) of each weight sample, summed over all weights, in nats."""
         return self.flat_log_density(flatten(samples, shapes), shapes)
 
@@ -218,7 +224,9 @@ class PerLayer(Prior):
                 return prior
         return self.default
 
-    def sample_like(self, samples: Params, shapes: Shapes, num_samples: int) -> Params:
+    def sample_like(
+        self, samples: Mapping[str, Tensor], shapes: Shapes, num_samples: int
+    ) -> Params:
         """Draws tensor by tensor."""
         draws: Params = {}
         for name, shape in shapes.items():
@@ -252,10 +260,12 @@ class Sampled(Prior):
             prior of the next with ``Sampled(posterior.weights.sample)``.
     """
 
-    sampler: Callable[[int], Params]
+    sampler: Callable[[int], Mapping[str, Tensor]]
     has_density = False
 
-    def sample_like(self, samples: Params, shapes: Shapes, num_samples: int) -> Params:
+    def sample_like(
+        self, samples: Mapping[str, Tensor], shapes: Shapes, num_samples: int
+    ) -> Params:
         """Draws from the sampler, without gradient."""
         with torch.no_grad():
             draws = self.sampler(num_samples)

@@ -1,29 +1,179 @@
-"""Named weights: one setting, or S of them stacked, and which of a network's are Bayesian.
+"""Draws of a network's weights: named tensors, stacked, with what they were made from.
 
-A *sample* of weights is a plain dictionary ``{name: [S, *shape]}``. Nothing in the library
-writes weights into a network; they are passed to it.
+Nothing in the library writes weights into a network; they are passed to it.
 """
 
-import difflib
-import fnmatch
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from bbh.per_example import PerExampleWeight
+
+# One weight setting, or several of them stacked.
 Params = dict[str, Tensor]
 Shapes = dict[str, torch.Size]
-Selection = str | Iterable[str] | Callable[[str, Tensor], bool] | None
 
-NORMALISATION_LAYERS: tuple[type[nn.Module], ...] = (
-    nn.modules.batchnorm._BatchNorm,  # pyright: ignore[reportPrivateUsage]
-    nn.modules.instancenorm._InstanceNorm,  # pyright: ignore[reportPrivateUsage]
-    nn.GroupNorm,
-    nn.LayerNorm,
-    nn.RMSNorm,
-)
+
+class Samples(Mapping[str, Tensor]):
+    """S weight settings ``{name: [S, *shape]}``, and what they were made from.
+
+    It reads like a dictionary. The network's buffers may be in it too, one set for each draw.
+    ``weights.cost(samples, prior)`` needs no more than this object: whatever a distribution has to
+    know of its draws besides their values travels with them, also when some of them are taken or
+    all are moved to another device.
+
+    Args:
+        tensors: The draws, stacked along the first axis.
+        latents: What lies behind each single draw, ``{name: [S, …]}``: the noise it was made from.
+        common: What lies behind all of them alike: means and scales of a Gaussian.
+        parts: The draws of each factor, if the distribution is a product.
+    """
+
+    def __init__(
+        self,
+        tensors: Mapping[str, Tensor],
+        *,
+        latents: Mapping[str, Tensor] | None = None,
+        common: Mapping[str, Tensor] | None = None,
+        parts: Sequence["Samples"] = (),
+    ):
+        self._tensors = dict(tensors)
+        self._latents = dict(latents or {})
+        self._common = dict(common or {})
+        self.parts = tuple(parts)
+
+    @staticmethod
+    def of(tensors: Mapping[str, Tensor]) -> "Samples":
+        """Draws from anywhere, say from a Markov chain; nothing is known of their making."""
+        return tensors if isinstance(tensors, Samples) else Samples(tensors)
+
+    @staticmethod
+    def joined(parts: Sequence["Samples"]) -> "Samples":
+        """Draws of several distributions over disjoint tensors as one."""
+        return Samples({n: value for part in parts for n, value in part.items()}, parts=parts)
+
+    @property
+    def num_samples(self) -> int:
+        """S, the number of stacked weight settings."""
+        return len(next(iter(self._tensors.values())))
+
+    def latent(self, name: str) -> Tensor:
+        """What lies behind these draws under this name, for each of them or for all alike."""
+        found = self._latents.get(name, self._common.get(name))
+        if found is None:
+            raise KeyError(
+                f"these draws do not know their {name!r}. A cost is that of the draws which the "
+                "distribution's own sample() gave, or of some of them."
+            )
+        return found
+
+    def latent_once(self, name: str, make: Callable[[], Tensor]) -> Tensor:
+        """The same, made when it is asked for the first time and kept from then on."""
+        if name not in self._latents:
+            self._latents[name] = make()
+        return self._latents[name]
+
+    def take(self, draws: slice) -> "Samples":
+        """Some of the draws, as views, with what they were made from."""
+        return self._each(lambda value: _taken(value, draws), common=False)
+
+    def to(self, device: torch.device | str) -> "Samples":
+        """The same draws on another device."""
+        return self._each(lambda value: _changed(value, lambda tensor: tensor.to(device)))
+
+    def detach(self) -> "Samples":
+        """The same values without gradient."""
+        return self._each(lambda value: _changed(value, Tensor.detach))
+
+    def with_buffers(self, buffers: Mapping[str, Tensor]) -> "Samples":
+        """The same draws, each with buffers of the network of its own, ``{name: [S, *shape]}``."""
+        return Samples(
+            self._tensors | dict(buffers),
+            latents=self._latents,
+            common=self._common,
+            parts=self.parts,
+        )
+
+    def values_only(self) -> "Samples":
+        """The draws without what they were made from: enough to predict, and less to hold."""
+        return Samples(self._tensors)
+
+    def apart(self) -> list[Params]:
+        """All draws, each a weight setting of its own.
+
+        Their gradients come back as one stack: those of as many indices would be as many stacks,
+        zero but for one draw, and their sum.
+        """
+        columns = {name: _unstacked(value) for name, value in self.items()}
+        return [dict(zip(columns, one, strict=True)) for one in zip(*columns.values(), strict=True)]
+
+    def _each(self, change: Callable[[Tensor], Tensor], *, common: bool = True) -> "Samples":
+        """With every tensor changed; what all draws have in common may stay as it is."""
+        parts = [part._each(change, common=common) for part in self.parts]
+        # A product's tensors are those of its parts: they are changed once.
+        done = {name: value for part in parts for name, value in part.items()}
+        return Samples(
+            {n: done[n] if n in done else change(value) for n, value in self.items()},
+            latents={name: change(value) for name, value in self._latents.items()},
+            common={n: change(v) for n, v in self._common.items()} if common else self._common,
+            parts=parts,
+        )
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._tensors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def __repr__(self) -> str:
+        shapes = ", ".join(f"{name}: {list(value.shape)}" for name, value in self.items())
+        return f"Samples({shapes})"
+
+
+def _changed(value: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+    return value.changed(change) if isinstance(value, PerExampleWeight) else change(value)
+
+
+def _taken(value: Tensor, draws: slice) -> Tensor:
+    if isinstance(value, PerExampleWeight):
+        return value.draw(draws)
+    base = value._base if value.requires_grad else None  # pyright: ignore[reportPrivateUsage]
+    if base is None or not _repeats(value, base):
+        return value[draws]
+    # One setting for all draws (a norm's, say) is repeated less often instead of being cut: the
+    # gradient of a cut is a stack of zeros but for some draws, and then their sum, and a deep
+    # network has dozens of such tensors.
+    number = len(range(*draws.indices(len(value))))
+    return base.expand(number, *base.shape[1:])
+
+
+def _repeats(value: Tensor, base: Tensor) -> bool:
+    """Whether ``value`` is the one row of ``base``, several times."""
+    return (
+        base.dim() == value.dim() > 0
+        and len(base) == 1
+        and value.stride(0) == 0
+        and value.shape[1:] == base.shape[1:]
+        and value.stride()[1:] == base.stride()[1:]
+        and value.storage_offset() == base.storage_offset()
+    )
+
+
+def _unstacked(value: Tensor) -> Sequence[Tensor]:
+    if isinstance(value, PerExampleWeight):
+        return [value.draw(index) for index in range(len(value))]
+    if len(value) == 1:
+        return (value.squeeze(0),)
+    if value.requires_grad:
+        return value.unbind()
+    # Buffers, which may be written to: torch allows that for views made one at a time only.
+    return [value[index] for index in range(len(value))]
 
 
 def size(shapes: Shapes) -> int:
@@ -35,17 +185,8 @@ def size(shapes: Shapes) -> int:
     return sum(math.prod(shape) for shape in shapes.values())
 
 
-def num_draws(samples: Params) -> int:
-    """S, the number of stacked weight settings.
-
-    >>> num_draws({"bias": torch.zeros(5, 3)})
-    5
-    """
-    return len(next(iter(samples.values())))
-
-
-def flatten(samples: Params, shapes: Shapes) -> Float[Tensor, "S D"]:
-    """Lays the tensors named by ``shapes`` side by side, one row per weight sample.
+def flatten(samples: Mapping[str, Tensor], shapes: Shapes) -> Float[Tensor, "S D"]:
+    """Lays the tensors named by ``shapes`` side by side, one row for each draw.
 
     >>> flatten({"b": torch.ones(4, 2), "w": torch.zeros(4, 3, 1)}, {"w": torch.Size([3, 1])}).shape
     torch.Size([4, 3])
@@ -54,11 +195,6 @@ def flatten(samples: Params, shapes: Shapes) -> Float[Tensor, "S D"]:
     return torch.cat(
         [samples[name].reshape(-1, math.prod(shape)) for name, shape in shapes.items()], dim=1
     )
-
-
-def side_by_side(values: Params) -> Float[Tensor, " D"]:
-    """One setting of the weights as a vector."""
-    return torch.cat([value.flatten() for value in values.values()])
 
 
 def unflatten(matrix: Float[Tensor, "S D"], shapes: Shapes) -> Params:
@@ -70,97 +206,16 @@ def unflatten(matrix: Float[Tensor, "S D"], shapes: Shapes) -> Params:
     }
 
 
-def fan_in(name: str, shapes: Shapes) -> int:
-    """How many inputs one output of this tensor sums over; a bias takes its weight's.
-
-    >>> shapes = {"fc.weight": torch.Size([10, 500]), "fc.bias": torch.Size([10])}
-    >>> fan_in("fc.weight", shapes), fan_in("fc.bias", shapes)
-    (500, 500)
-    """
-    shape = shapes[name]
-    if len(shape) < 2:
-        module, _, leaf = name.rpartition(".")
-        sibling = f"{module}.{leaf.replace('bias', 'weight')}".lstrip(".")
-        # A vector without a kernel beside it (a norm's scale, say) is its own fan.
-        shape = shapes.get(sibling, shape)
-    return max(1, math.prod(shape[1:]) if len(shape) > 1 else math.prod(shape))
+def as_vector(values: Mapping[str, Tensor]) -> Float[Tensor, " D"]:
+    """One weight setting as a vector."""
+    return torch.cat([value.flatten() for value in values.values()])
 
 
-def trainable_parameters(network: nn.Module) -> Params:
-    """The network's parameters that ask for a gradient, tied ones once."""
-    return {name: value for name, value in network.named_parameters() if value.requires_grad}
-
-
-def select_bayesian(network: nn.Module, bayesian: Selection) -> list[str]:
-    """Names of the parameters that get a distribution, in the network's order.
-
-    Args:
-        network: Frozen parameters (``requires_grad=False``) are never selected.
-        bayesian: Names, module names or glob patterns, or a predicate of name and tensor.
-            ``None`` takes every trainable parameter but those of normalisation layers,
-            which stay point estimates as in the paper.
-    """
-    trainable = trainable_parameters(network)
-    if not trainable:
-        raise ValueError(
-            "the network has no trainable parameter: every one has requires_grad=False "
-            "(or there is none at all). Unfreeze what should be Bayesian."
-        )
-    if bayesian is None:
-        chosen = set(trainable) - _normalisation_names(network)
-    elif isinstance(bayesian, nn.Module):
-        raise TypeError("bayesian= takes a module's name, not the module itself.")
-    elif callable(bayesian):
-        chosen = {name for name, value in trainable.items() if bayesian(name, value)}
-    else:
-        patterns = [bayesian] if isinstance(bayesian, str) else list(bayesian)
-        chosen = set[str]().union(*(_match(pattern, network, trainable) for pattern in patterns))
-    if not chosen:
-        raise ValueError(
-            f"bayesian={bayesian!r} selects no trainable parameter. "
-            f"Trainable here: {_listing(trainable)}."
-        )
-    return [name for name in trainable if name in chosen]
-
-
-def _normalisation_names(network: nn.Module) -> set[str]:
+def stack(settings: Sequence[Mapping[str, Tensor]]) -> Params:
+    """Several weight settings as one, ``{name: [S, *shape]}``, without gradient."""
     return {
-        f"{prefix}.{name}".lstrip(".")
-        for prefix, module in network.named_modules()
-        if isinstance(module, NORMALISATION_LAYERS)
-        for name, _ in module.named_parameters(recurse=False)
+        name: torch.stack([setting[name].detach() for setting in settings]) for name in settings[0]
     }
-
-
-def _match(pattern: str, network: nn.Module, trainable: Mapping[str, Tensor]) -> set[str]:
-    canonical = {id(value): name for name, value in network.named_parameters()}
-    # Tied weights answer to each of their names.
-    aliases = list(network.named_parameters(remove_duplicate=False))
-    matched = {
-        canonical[id(value)]
-        for name, value in aliases
-        if fnmatch.fnmatchcase(name, pattern) or name.startswith(f"{pattern}.")
-    }
-    if not matched:
-        names = [name for name, _ in aliases]
-        close = difflib.get_close_matches(pattern, names, n=1)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
-        raise ValueError(
-            f"bayesian pattern {pattern!r} matches no parameter.{hint} "
-            f"The network has: {_listing(names)}."
-        )
-    if matched.isdisjoint(trainable):
-        raise ValueError(
-            f"bayesian pattern {pattern!r} matches only frozen parameters "
-            f"({_listing(sorted(matched))}): call requires_grad_(True) on them first."
-        )
-    return matched
-
-
-def _listing(names: Iterable[str], most: int = 12) -> str:
-    names = list(names)
-    more = f", … ({len(names) - most} more)" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
 
 
 class TensorTable(nn.Module):

@@ -12,12 +12,13 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler
 
 import bbh
 from bbh import divergences, generators, methods
+from bbh.annealing import Schedule
 from bbh.divergences.base import check_num_samples
-from bbh.generators.factored.adam import make_adam
 from bbh.likelihoods import Likelihood
-from bbh.objective import Schedule
+from bbh.network import fan_in, select_bayesian, trainable_parameters
 from bbh.priors import Normal, PerLayer, Prior
-from bbh.samples import Shapes, fan_in, select_bayesian, trainable_parameters
+from bbh.samples import Shapes
+from bbh.training import make_adam
 from bbh_studies import legacy
 from bbh_studies.config import Config, ConfigError
 from bbh_studies.resnet import NORMALISATIONS
@@ -190,7 +191,7 @@ _METHODS = {
     "bbh": _bbh,
 }
 _OPTIMIZERS: dict[str, Callable[[bbh.Posterior[Any]], Any]] = {
-    "adam": lambda posterior: partial(make_adam, posterior),
+    "adam": lambda posterior: partial(make_adam, posterior.weights),
     "rmsprop": lambda _: partial(torch.optim.RMSprop, alpha=0.9),
     "rmsprop_tf": lambda _: legacy.TensorFlowRMSprop,
 }

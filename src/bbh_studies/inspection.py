@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import bbh
 from bbh.inspect.selection import PointEstimateError
-from bbh.samples import Params
+from bbh.samples import Samples
 from bbh_studies.config import Config, ConfigError
 from bbh_studies.record import FILE_NAME, Record
 from bbh_studies.run import Run
@@ -27,7 +27,7 @@ _NUM_INPUTS = 1000
 
 
 def leave_behind(
-    run: Run, posterior: bbh.Posterior[Any], inputs: Tensor, samples: Params | None = None
+    run: Run, posterior: bbh.Posterior[Any], inputs: Tensor, samples: Samples | None = None
 ) -> None:
     """Keeps and inspects a fitted posterior as far as the run was asked to.
 

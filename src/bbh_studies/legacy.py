@@ -17,8 +17,9 @@ from torch.optim import Optimizer
 import bbh
 from bbh.likelihoods import Likelihood
 from bbh.methods import MultiplicativeFlow, Particles, Product
+from bbh.network import select_bayesian, trainable_parameters
 from bbh.priors import Prior
-from bbh.samples import Params, select_bayesian, trainable_parameters
+from bbh.samples import Params
 from bbh_studies.networks import LeNet
 
 
@@ -124,14 +125,12 @@ def point_estimate(
     penalised: Sequence[str],
 ) -> bbh.Posterior[Any]:
     """One weight setting, some of it under the prior; dropout layers of the network stay on."""
+    dropout = dropout_names(network)
     weights = Particles(
         {name: value.unsqueeze(0) for name, value in _values(network).items()},
         penalised=penalised,
+        random_network=bool(dropout),
     )
-    dropout = dropout_names(network)
-    if dropout:
-        # One setting, but every pass through the network is another draw.
-        weights.num_distinct = None
     return bbh.Posterior(network, weights, prior, likelihood, always_on=dropout)
 
 

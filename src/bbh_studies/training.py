@@ -14,8 +14,7 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 import bbh
-from bbh.training.display import Display
-from bbh.training.history import History
+from bbh.training import Display, History
 from bbh_studies import warm_start
 from bbh_studies.build import build_beta, build_optimizer, build_posterior, build_scheduler
 from bbh_studies.config import Config
@@ -145,9 +144,7 @@ def _fit(
         likelihood_samples=config.likelihood_samples or None,
         gradient_clip=config.gradient_clip or None,
         average_epochs=config.average_epochs,
-        checkpoint=checkpoint,
-        checkpoint_seconds=every,
-        resume=resume,
+        checkpoint=bbh.Checkpoint(checkpoint, resume=resume, seconds=every),
         fabric=fabric,
         progress=progress,
     )

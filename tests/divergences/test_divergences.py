@@ -13,15 +13,15 @@ from bbh.divergences import (
     ClosedForm,
     Divergence,
     JointNearestNeighbour,
-    Marginals,
     NearestNeighbour,
     NearestNeighbourEntropy,
+    NormalMarginals,
     normal_kl,
 )
 from bbh.divergences.adversarial import Critic
 from bbh.divergences.neighbours import nearest_of, neighbour_distance
 from bbh.priors import Laplace, Normal, PerLayer, Prior, Sampled, ScaleMixture, StudentT
-from bbh.samples import Params, Shapes, side_by_side
+from bbh.samples import Params, Shapes, as_vector
 
 ESTIMATORS = [
     NearestNeighbour(),
@@ -340,7 +340,7 @@ def test_normal_kl_is_torchs(prior: Normal):
 
 def closed_form(loc: Tensor, scale: Tensor, prior: Prior, num_samples: int) -> Tensor:
     samples = {"w": loc + scale * torch.randn(num_samples, *loc.shape, dtype=loc.dtype)}
-    marginals = Marginals(loc.flatten(), scale.flatten())
+    marginals = NormalMarginals(loc.flatten(), scale.flatten())
     return ClosedForm()(samples, {"w": loc.shape}, prior, marginals=marginals).complexity
 
 
@@ -369,7 +369,7 @@ def test_closed_form_knows_priors_per_layer_and_scalars():
     scale: Params = {"a.weight": torch.full((2, 2), 0.1), "b": torch.tensor(0.2)}
     samples = {name: loc[name].expand(3, *shape) for name, shape in shapes.items()}
     prior = PerLayer({"a.*": Normal(2.0)}, default=Laplace(1.0))
-    marginals = Marginals(side_by_side(loc), side_by_side(scale))
+    marginals = NormalMarginals(as_vector(loc), as_vector(scale))
     result = ClosedForm()(samples, shapes, prior, marginals=marginals).complexity
     gaussian = 4 * (math.log(20) + (0.01 + 1) / 8 - 0.5)
     laplace = math.log(2) + 0.5 - td.Normal(0.0, 0.2).entropy().item()

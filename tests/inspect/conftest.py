@@ -5,8 +5,7 @@ import torch
 from torch import nn
 
 import bbh
-from bbh.cost import Cost
-from bbh.distribution import WeightDistribution
+from bbh.distribution import Cost, WeightDistribution
 
 # Each weight as a sum of two independent coins, ±1: the kernel of a convolution, then its bias.
 COINS = torch.tensor([[1.0, 0], [0, 1], [1, 1], [-1, 0], [0, 3]])
@@ -25,7 +24,7 @@ class Coins(WeightDistribution):
         turn = torch.arange(self.drawn, self.drawn + num_samples)
         self.drawn += num_samples
         coins = torch.stack([turn % 2, turn // 2 % 2], dim=1) * 2.0 - 1
-        return bbh.samples.unflatten(self.loc + coins @ COINS.T, self.shapes)
+        return bbh.Samples(bbh.samples.unflatten(self.loc + coins @ COINS.T, self.shapes))
 
     def cost(self, samples, prior):
         return Cost(torch.zeros(()))

@@ -10,7 +10,8 @@ from torch import nn
 from typer.testing import CliRunner
 
 from bbh.methods import MultiplicativeFlow, Product
-from bbh.samples import select_bayesian, size
+from bbh.network import select_bayesian
+from bbh.samples import size
 from bbh_studies.build import build_posterior
 from bbh_studies.cli import app
 from bbh_studies.config import Config

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 import bbh
 from bbh.likelihoods import Categorical
-from bbh.samples import select_bayesian, trainable_parameters
+from bbh.network import select_bayesian, trainable_parameters
 from bbh_studies.resnet import (
     NORMALISATIONS,
     FilterResponseNorm,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import bbh
-from bbh.samples import fan_in
+from bbh.network import fan_in
 from bbh_studies import training
 from bbh_studies.build import build_optimizer, build_posterior, build_prior
 from bbh_studies.config import Config, ConfigError

@@ -32,7 +32,22 @@ def hypernet(network=None, **options):
     )
 
 
-def fit(posterior, loader, epochs=1, **options):
+def fit(
+    posterior,
+    loader,
+    epochs=1,
+    *,
+    validation=None,
+    patience=None,
+    checkpoint=None,
+    resume=False,
+    seconds=0.0,
+    **options,
+):
+    if validation is not None:
+        options["validation"] = bbh.Validation(validation, patience=patience)
+    if checkpoint is not None:
+        options["checkpoint"] = bbh.Checkpoint(checkpoint, resume=resume, seconds=seconds)
     return bbh.fit(posterior, loader, epochs=epochs, **{"progress": False, **options})
 
 

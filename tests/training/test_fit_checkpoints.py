@@ -50,12 +50,12 @@ class TestCheckpoints:
     def test_written_no_more_often_than_asked(self, tmp_path, monkeypatch):
         written = []
         monkeypatch.setattr(
-            "bbh.training.fitting.checkpoints.write",
+            "bbh.training.checkpoints.write",
             lambda path, state: written.append(state["step"]),
         )
         loader = DataLoader(dataset(), batch_size=4)
         for seconds in (0.0, 3600.0):
-            fit(point(), loader, 3, checkpoint=tmp_path / "file", checkpoint_seconds=seconds)
+            fit(point(), loader, 3, checkpoint=tmp_path / "file", seconds=seconds)
         assert len(written) == 3  # after each epoch of the first run, and never in the second
 
     def train(self, epochs, path=None, *, seed=5, patience=None, python=False, **options):
@@ -77,7 +77,7 @@ class TestCheckpoints:
             epochs,
             checkpoint=path,
             scheduler=lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, 10),
-            validation_loader=DataLoader(dataset(), batch_size=6),
+            validation=DataLoader(dataset(), batch_size=6),
             patience=patience,
             **options,
         )
@@ -129,7 +129,7 @@ class TestCheckpoints:
     def test_early_stop_carries_over(self, tmp_path):
         """The best epoch lies before the interruption and is restored after it."""
         network, wrong, right = worsening()
-        options = {"validation_loader": right, "patience": 4, "checkpoint": tmp_path / "c"}
+        options = {"validation": right, "patience": 4, "checkpoint": tmp_path / "c"}
         fit(point(network), wrong, 3, **options)
         posterior = point(network)
         history = fit(posterior, wrong, 20, resume=True, **options)

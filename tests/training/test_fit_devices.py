@@ -30,7 +30,7 @@ class TestPrecision:
             DataLoader(dataset(), 4),
             2,
             fabric=fabric,
-            validation_loader=DataLoader(dataset(), 4),
+            validation=DataLoader(dataset(), 4),
         )
         assert all(value.dtype == torch.float32 for value in posterior.parameters())
         torch.manual_seed(3)
@@ -101,7 +101,7 @@ history = bbh.fit(
     loader,
     epochs=3,
     optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.3),
-    validation_loader=DataLoader(data, batch_size=12),
+    validation=DataLoader(data, batch_size=12),
     fabric=fabric,
     progress=False,
     checkpoint=f"{folder}/checkpoint{processes}",

@@ -71,7 +71,7 @@ class TestOptimizers:
             4,
             learning_rate=1e-2,
             scheduler=plateau,
-            validation_loader=right if validate else None,
+            validation=right if validate else None,
         )
         rates = [record.learning_rate for record in history]
         expected = [1e-2, 1e-2, 5e-3, 2.5e-3] if validate else [1e-2] * 4
@@ -226,7 +226,7 @@ class TestAveraging:
             ({"average_epochs": 3}, "there are 2 epochs"),
             ({"average_epochs": -1}, "there are 2 epochs"),
             (
-                {"average_epochs": 1, "patience": 1, "validation_loader": [0]},
+                {"average_epochs": 1, "patience": 1, "validation": [0]},
                 "choose one",
             ),
         ],

@@ -26,7 +26,7 @@ class TestRecords:
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
         loader = DataLoader(dataset(), batch_size=4)
-        history = fit(point(), loader, 3, validation_loader=loader, log_dir=tmp_path)
+        history = fit(point(), loader, 3, validation=loader, log_dir=tmp_path)
         events = EventAccumulator(str(tmp_path)).Reload()
         assert {"train/total", "train/nll", "train/complexity", "validation/nll"} <= set(
             events.Tags()["scalars"]
@@ -41,7 +41,7 @@ class TestRecords:
 
     def test_history_as_json(self, tmp_path):
         loader = DataLoader(dataset(), batch_size=4)
-        history = fit(point(), loader, 3, validation_loader=loader)
+        history = fit(point(), loader, 3, validation=loader)
         history.save(tmp_path / "history.json")
         read = json.loads((tmp_path / "history.json").read_text())
         assert read == {"best_epoch": None, "epochs": history.to_dicts()}
@@ -53,7 +53,7 @@ class TestRecords:
 
     def test_progress_bar(self, capsys):
         loader = DataLoader(dataset(), batch_size=4)
-        fit(point(), loader, 2, validation_loader=loader, progress=True)
+        fit(point(), loader, 2, validation=loader, progress=True)
         shown = capsys.readouterr().out
         assert "nll" in shown
         assert "2/2" in shown

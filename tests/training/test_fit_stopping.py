@@ -27,7 +27,7 @@ class TestEarlyStopping:
     def test_stops_and_restores_when_validation_only_worsens(self):
         network, wrong, right = worsening()
         posterior = point(network)
-        history = fit(posterior, wrong, 20, validation_loader=right, patience=3)
+        history = fit(posterior, wrong, 20, validation=right, patience=3)
         assert history.best_epoch == 1
         assert len(history) == 4
         nlls = [record.validation["nll"] for record in history]
@@ -45,7 +45,7 @@ class TestEarlyStopping:
             return lr_scheduler.LambdaLR(optimizer, lambda epoch: 1 if epoch < 3 else 1e5)
 
         options = {"optimizer": sgd(0.01), "scheduler": breaks_in_the_fourth_epoch}
-        history = fit(posterior, right, 20, validation_loader=right, patience=2, **options)
+        history = fit(posterior, right, 20, validation=right, patience=2, **options)
         assert history.best_epoch == 3
         assert len(history) == 5
         assert bbh.evaluate(posterior, right) == history[2].validation
@@ -55,9 +55,7 @@ class TestEarlyStopping:
         inputs, targets = torch.randn(12, 1, 6, 6), torch.randint(0, 3, (12,))
         loader = DataLoader(TensorDataset(inputs, targets), batch_size=6)
         posterior = point(BatchNormNet())
-        history = fit(
-            posterior, loader, 10, validation_loader=loader, patience=2, optimizer=sgd(30.0)
-        )
+        history = fit(posterior, loader, 10, validation=loader, patience=2, optimizer=sgd(30.0))
         best = history[history.best_epoch - 1]
         assert bbh.evaluate(posterior, loader) == best.validation
         assert history.best_epoch < len(history)
@@ -65,7 +63,7 @@ class TestEarlyStopping:
     def test_the_last_state_stays_without_patience(self):
         network, wrong, right = worsening()
         first, second = point(network), point(network)
-        history = fit(first, wrong, 4, validation_loader=right)
+        history = fit(first, wrong, 4, validation=right)
         fit(second, wrong, 4)
         assert history.best_epoch is None
         assert len(history) == 4
@@ -74,13 +72,9 @@ class TestEarlyStopping:
     def test_the_best_state_is_restored_when_epochs_run_out(self):
         network, wrong, right = worsening()
         posterior = point(network)
-        history = fit(posterior, wrong, 3, validation_loader=right, patience=50)
+        history = fit(posterior, wrong, 3, validation=right, patience=50)
         assert history.best_epoch == 1
         assert bbh.evaluate(posterior, right) == history[0].validation
-
-    def test_patience_needs_validation_data(self):
-        with pytest.raises(ValueError, match="validation_loader"):
-            fit(point(), DataLoader(dataset()), patience=3)
 
 
 class BrokenPrior(bbh.priors.ElementwisePrior):

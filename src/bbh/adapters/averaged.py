@@ -2,6 +2,7 @@
 
 import importlib
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from bbh.likelihoods import Categorical
 from bbh.posterior import Posterior
 from bbh.prediction.draws import Draws, evaluation_mode, seeded
 from bbh.prediction.predicting import MEMORY_LIMIT
-from bbh.samples import Params
+from bbh.samples import Samples
 
 
 class AveragedNetwork(nn.Module):
@@ -37,7 +38,7 @@ class AveragedNetwork(nn.Module):
         posterior: Posterior[Any],
         num_samples: int = 100,
         *,
-        samples: Params | None = None,
+        samples: Mapping[str, Tensor] | None = None,
         preprocess: Preprocess | None = None,
     ):
         super().__init__()
@@ -58,7 +59,7 @@ class AveragedNetwork(nn.Module):
         posterior: Posterior[Any] = self.__dict__["_posterior"]
         inputs = inputs if self._preprocess is None else self._preprocess(inputs)
 
-        def log_probs(values: Tensor, draw: Params) -> Tensor:
+        def log_probs(values: Tensor, draw: Samples) -> Tensor:
             with evaluation_mode(posterior):
                 return posterior(values, draw).squeeze(0).log_softmax(-1)
 
@@ -66,8 +67,7 @@ class AveragedNetwork(nn.Module):
         # The same seed in every call: dropout layers of the network's own are one function too.
         with seeded(self._seed, posterior.device):
             for one in self._draws.at_most(1):
-                draw = {name: value.detach() for name, value in one.items()}
-                each.append(checkpoint(log_probs, inputs, draw, use_reentrant=False))
+                each.append(checkpoint(log_probs, inputs, one.detach(), use_reentrant=False))
         return torch.stack(each).logsumexp(0) - math.log(len(each))
 
 
@@ -76,7 +76,7 @@ def foolbox_model(
     num_samples: int = 100,
     *,
     bounds: Bounds = (0.0, 1.0),
-    samples: Params | None = None,
+    samples: Mapping[str, Tensor] | None = None,
     preprocess: Preprocess | None = None,
 ) -> Any:
     """A ``foolbox.PyTorchModel`` of the averaged predictive, for any of Foolbox's attacks.

@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -17,7 +17,6 @@ from bbh.posterior import Posterior
 from bbh.prediction.draws import Draws, evaluation_mode
 from bbh.prediction.memory import peak_bytes, tiling
 from bbh.prediction.predicting import MEMORY_LIMIT
-from bbh.samples import Params
 
 Bounds = tuple[float, float]
 
@@ -97,7 +96,7 @@ class Attack(ABC):
         targets: Tensor,
         epsilon: float,
         *,
-        samples: Params | None = None,
+        samples: Mapping[str, Tensor] | None = None,
     ) -> Attacked:
         """Attacked inputs, where the inputs were.
 
@@ -118,7 +117,7 @@ class Attack(ABC):
         targets: Tensor,
         epsilons: Sequence[float],
         *,
-        samples: Params | None = None,
+        samples: Mapping[str, Tensor] | None = None,
     ) -> list[Attacked]:
         """The attack at several sizes, all with the same draws.
 

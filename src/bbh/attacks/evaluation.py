@@ -1,6 +1,6 @@
 """What attacks do to a posterior: accuracy, uncertainty, and whether it notices."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,6 @@ from bbh.batches import Inputs
 from bbh.likelihoods import Categorical
 from bbh.posterior import Posterior
 from bbh.prediction.predicting import predict
-from bbh.samples import Params
 
 
 @dataclass(frozen=True)
@@ -53,8 +52,8 @@ def robustness(
     *,
     source: Posterior[Any] | None = None,
     num_samples: int = 100,
-    samples: Params | None = None,
-    attack_samples: Params | None = None,
+    samples: Mapping[str, Tensor] | None = None,
+    attack_samples: Mapping[str, Tensor] | None = None,
 ) -> list[Robustness]:
     """Accuracy and uncertainty under attacks of growing size, one row for each.
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from bbh.likelihoods import Bernoulli, Categorical, Likelihood
 from bbh.posterior import Posterior
 from bbh.prediction.draws import Draws, seeded
-from bbh.samples import Params, num_draws
+from bbh.samples import Samples
 
 Preprocess = Callable[[Tensor], Tensor]
 
@@ -93,7 +93,7 @@ class AveragedLoss:
         total = torch.zeros_like(inputs)
         with self._seeded():
             for some in self._draws.at_most(self._at_once):
-                shape = (num_draws(some), *inputs.shape)
+                shape = (some.num_samples, *inputs.shape)
                 with torch.enable_grad():
                     leaf = inputs.detach().expand(shape).clone().requires_grad_()
                     log_probs = self._log_probs(leaf, some, inputs_per_draw=True)
@@ -102,7 +102,7 @@ class AveragedLoss:
         return total / self._draws.total
 
     def _log_probs(
-        self, inputs: Tensor, samples: Params, *, inputs_per_draw: bool = False
+        self, inputs: Tensor, samples: Samples, *, inputs_per_draw: bool = False
     ) -> Float[Tensor, "S B"]:
         if self._preprocess is not None and inputs_per_draw:
             # Images as ever for it, one after the other: it knows no axis of draws.
@@ -110,8 +110,7 @@ class AveragedLoss:
             inputs = prepared.unflatten(0, inputs.shape[:2])
         elif self._preprocess is not None:
             inputs = self._preprocess(inputs)
-        fixed = {name: value.detach() for name, value in samples.items()}
-        outputs = self._posterior(inputs, fixed, inputs_per_draw=inputs_per_draw)
+        outputs = self._posterior(inputs, samples.detach(), inputs_per_draw=inputs_per_draw)
         # In float32 a sure network's 1 − p is 0, and the gradient lacks the target's part.
         return self._likelihood.log_prob(outputs.double(), self._targets)
 

@@ -10,7 +10,7 @@
 """
 
 from bbh.divergences.adversarial import Adversarial
-from bbh.divergences.base import Divergence, Marginals
+from bbh.divergences.base import Divergence, NormalMarginals
 from bbh.divergences.closed_form import ClosedForm, normal_kl
 from bbh.divergences.entropy import NearestNeighbourEntropy
 from bbh.divergences.nearest_neighbour import JointNearestNeighbour, NearestNeighbour
@@ -20,8 +20,8 @@ __all__ = [
     "ClosedForm",
     "Divergence",
     "JointNearestNeighbour",
-    "Marginals",
     "NearestNeighbour",
     "NearestNeighbourEntropy",
+    "NormalMarginals",
     "normal_kl",
 ]

@@ -1,5 +1,6 @@
 """A critic that tells weights of q from weights of the prior: its logit is log q/p."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -7,10 +8,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from bbh.cost import Cost
-from bbh.divergences.base import Divergence, Marginals
+from bbh.distribution import Cost
+from bbh.divergences.base import Divergence, NormalMarginals
 from bbh.priors import Prior
-from bbh.samples import Params, Shapes, flatten, size
+from bbh.samples import Shapes, flatten, size
 
 
 class Critic(nn.Module):
@@ -74,11 +75,11 @@ class Adversarial(Divergence):
 
     def __call__(
         self,
-        samples: Params,
+        samples: Mapping[str, Tensor],
         shapes: Shapes,
         prior: Prior,
         *,
-        marginals: Marginals | None = None,
+        marginals: NormalMarginals | None = None,
         helper: nn.Module | None = None,
     ) -> Cost:
         """The critic's estimate, and the critic's own loss as the auxiliary term."""

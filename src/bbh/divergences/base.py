@@ -1,24 +1,25 @@
 """The interface of all divergences: samples of q and a prior in, nats out."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import ClassVar, NamedTuple
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from bbh.cost import Cost
+from bbh.distribution import Cost
 from bbh.priors import NoDensityError, Prior
-from bbh.samples import Params, Shapes
+from bbh.samples import Shapes
 
 
-class Marginals(NamedTuple):
-    """Means and standard deviations of a factorised Gaussian q, where q is one.
+class NormalMarginals(NamedTuple):
+    """Means and standard deviations of a factorised Gaussian q, or of S that differ in their means.
 
-    All weights side by side in the order of the shapes they go with: a few passes over one vector
-    instead of a few per tensor.
+    All weights are in one vector, in the order of the shapes they go with: a few passes over it
+    are faster than a few per tensor.
     """
 
-    loc: Float[Tensor, " D"]
+    loc: Float[Tensor, "*S D"]
     scale: Float[Tensor, " D"]
 
 
@@ -35,11 +36,11 @@ class Divergence(ABC):
     @abstractmethod
     def __call__(
         self,
-        samples: Params,
+        samples: Mapping[str, Tensor],
         shapes: Shapes,
         prior: Prior,
         *,
-        marginals: Marginals | None = None,
+        marginals: NormalMarginals | None = None,
         helper: nn.Module | None = None,
     ) -> Cost:
         """Nats between the q that drew ``samples`` and the prior.
@@ -48,7 +49,8 @@ class Divergence(ABC):
             samples: ``{name: [S, *shape]}`` with gradient.
             shapes: Which tensors count.
             prior: The distribution p.
-            marginals: q's means and scales, if it is a factorised Gaussian.
+            marginals: Its means and scales, if q is a factorised Gaussian; S rows of means if each
+                sample was drawn around means of its own.
             helper: What ``helper`` built.
         """
 

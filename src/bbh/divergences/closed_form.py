@@ -1,15 +1,16 @@
 """KL of a factorised Gaussian, exact in everything that has a closed form."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from bbh.cost import Cost
-from bbh.divergences.base import Divergence, Marginals
+from bbh.distribution import Cost
+from bbh.divergences.base import Divergence, NormalMarginals
 from bbh.priors import Normal, Prior
-from bbh.samples import Params, Shapes, unflatten
+from bbh.samples import Shapes, unflatten
 
 
 @dataclass(frozen=True)
@@ -26,11 +27,11 @@ class ClosedForm(Divergence):
 
     def __call__(
         self,
-        samples: Params,
+        samples: Mapping[str, Tensor],
         shapes: Shapes,
         prior: Prior,
         *,
-        marginals: Marginals | None = None,
+        marginals: NormalMarginals | None = None,
         helper: nn.Module | None = None,
     ) -> Cost:
         """Exact nats, or unbiased ones where the prior is not Gaussian."""
@@ -39,7 +40,8 @@ class ClosedForm(Divergence):
         normals = {prior.normal(name) for name in shapes}
         if len(normals) == 1 and (normal := normals.pop()) is not None:
             return Cost(normal_kl(*marginals, normal))
-        locs, scales = (unflatten(part.unsqueeze(0), shapes) for part in marginals)
+        num_weights = len(marginals.scale)
+        locs, scales = (unflatten(part.view(-1, num_weights), shapes) for part in marginals)
         terms: list[Tensor] = []
         for name in shapes:
             loc, scale, normal = locs[name], scales[name], prior.normal(name)
@@ -55,10 +57,13 @@ class ClosedForm(Divergence):
 def normal_kl(loc: Tensor, scale: Tensor, prior: Normal) -> Tensor:
     """KL(N(loc, scale²) ‖ prior), summed over all weights.
 
+    Several settings of the means, stacked along a first axis of ``loc``, are averaged.
+
     >>> normal_kl(torch.tensor([3.0]), torch.tensor([0.1]), Normal(1.0))
     tensor(6.3076)
     """
     shift = loc - prior.loc if prior.loc else loc
-    squares = scale.square().sum() + shift.square().sum()
-    constant = loc.numel() * (math.log(prior.scale) - 0.5)
+    num_settings = loc.numel() // scale.numel()
+    squares = scale.square().sum() + shift.square().sum() / num_settings
+    constant = scale.numel() * (math.log(prior.scale) - 0.5)
     return squares * (0.5 / prior.scale**2) - scale.log().sum() + constant

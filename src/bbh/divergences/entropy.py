@@ -1,16 +1,17 @@
 """Nearest neighbours for the entropy of q only; the prior enters by its exact density."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from torch import nn
+from torch import Tensor, nn
 
-from bbh.cost import Cost
-from bbh.divergences.base import Divergence, Marginals, check_num_samples
+from bbh.distribution import Cost
+from bbh.divergences.base import Divergence, NormalMarginals, check_num_samples
 from bbh.divergences.nearest_neighbour import check_floor
 from bbh.divergences.neighbours import sum_log_distances
 from bbh.priors import Prior
-from bbh.samples import Params, Shapes, flatten
+from bbh.samples import Shapes, flatten
 
 
 @dataclass(frozen=True)
@@ -46,11 +47,11 @@ class NearestNeighbourEntropy(Divergence):
 
     def __call__(
         self,
-        samples: Params,
+        samples: Mapping[str, Tensor],
         shapes: Shapes,
         prior: Prior,
         *,
-        marginals: Marginals | None = None,
+        marginals: NormalMarginals | None = None,
         helper: nn.Module | None = None,
     ) -> Cost:
         """Exact prior term minus the estimated entropy, summed over weights."""

@@ -8,17 +8,18 @@ Wang, Kulkarni & Verdú (2009): for n samples of q and m of p in d dimensions
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from bbh.cost import Cost
-from bbh.divergences.base import Divergence, Marginals, check_num_samples
+from bbh.distribution import Cost
+from bbh.divergences.base import Divergence, NormalMarginals, check_num_samples
 from bbh.divergences.neighbours import TINY, sum_log_distances
 from bbh.priors import Prior
-from bbh.samples import Params, Shapes, flatten, size
+from bbh.samples import Shapes, flatten, size
 
 
 @dataclass(frozen=True)
@@ -48,11 +49,11 @@ class NearestNeighbour(Divergence):
 
     def __call__(
         self,
-        samples: Params,
+        samples: Mapping[str, Tensor],
         shapes: Shapes,
         prior: Prior,
         *,
-        marginals: Marginals | None = None,
+        marginals: NormalMarginals | None = None,
         helper: nn.Module | None = None,
     ) -> Cost:
         """Σ over weights of the mean over samples of log(ρ/ν) + log(m/(n − 1))."""
@@ -92,11 +93,11 @@ class JointNearestNeighbour(Divergence):
 
     def __call__(
         self,
-        samples: Params,
+        samples: Mapping[str, Tensor],
         shapes: Shapes,
         prior: Prior,
         *,
-        marginals: Marginals | None = None,
+        marginals: NormalMarginals | None = None,
         helper: nn.Module | None = None,
     ) -> Cost:
         """D · mean_i log(ρ_i/ν_i) + log(m/(n − 1))."""

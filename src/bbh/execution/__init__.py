@@ -1,5 +1,9 @@
-"""Ways to put weight draws through a network."""
+"""Ways to put weight draws through a network: one after the other, batched, or side by side."""
 
-from bbh.execution.executor import Execution, Executor, Loop, Streams, Vmap
+from bbh.execution.base import Execution, Runnable
+from bbh.execution.choice import Automatic, Recorded
+from bbh.execution.loop import Loop
+from bbh.execution.streams import Streams
+from bbh.execution.vmap import Vmap
 
-__all__ = ["Execution", "Executor", "Loop", "Streams", "Vmap"]
+__all__ = ["Automatic", "Execution", "Loop", "Recorded", "Runnable", "Streams", "Vmap"]

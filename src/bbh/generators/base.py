@@ -19,8 +19,9 @@ from bbh.generators.hypernetwork import (
     outputs_together,
 )
 from bbh.generators.initialization import FromNetwork, Initialization
+from bbh.network import fan_in
 from bbh.noise import GaussianNoise
-from bbh.samples import Params, Shapes, fan_in, size, unflatten
+from bbh.samples import Params, Shapes, size, unflatten
 
 logger = logging.getLogger("bbh")
 
@@ -40,9 +41,20 @@ class Hypernetworks(nn.Module):
         self.hypernetworks = nn.ModuleList(hypernetworks)
         self.num_groups = 1 + max(one.head.group for one in hypernetworks)
 
+    def groups(self) -> list[tuple[str, ...]]:
+        """Names of the tensors that each noise vector makes."""
+        names: dict[int, tuple[str, ...]] = {}
+        for one in self._all():
+            names[one.head.group] = (*names.get(one.head.group, ()), *one.head.names)
+        return list(names.values())
+
+    def factored_parameters(self) -> list[nn.Parameter]:
+        """Output layers whose gradient is a sum of few outer products: one for each draw."""
+        return [one.output_weight for one in self._all() if one.head.slices == 1]
+
     def forward(self, noise: Float[Tensor, "S G Z"]) -> Params:
         """Every weight of every tensor, once."""
-        hypernetworks = [cast(Hypernetwork, module) for module in self.hypernetworks]
+        hypernetworks = self._all()
         if all(one.head.slices == 1 for one in hypernetworks):
             groups = [noise[:, one.head.group] for one in hypernetworks]
             features = features_together(hypernetworks, torch.stack(groups))
@@ -54,6 +66,9 @@ class Hypernetworks(nn.Module):
             shapes = {name: self.shapes[name] for name in one.head.names}
             samples |= unflatten(weights, shapes)
         return samples
+
+    def _all(self) -> list[Hypernetwork]:
+        return cast(list[Hypernetwork], list(self.hypernetworks))
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """How much the functions that draws stand for differ: what differences of weights amount to."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,6 @@ from bbh.batches import Inputs
 from bbh.posterior import Posterior
 from bbh.prediction.predicting import MEMORY_LIMIT, predict
 from bbh.predictive import ClassPredictive, RegressionPredictive
-from bbh.samples import Params
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ def functional_diversity(
     inputs: Inputs | Iterable[Any],
     num_samples: int = 100,
     *,
-    samples: Params | None = None,
+    samples: Mapping[str, Tensor] | None = None,
     memory_limit: int = MEMORY_LIMIT,
 ) -> Diversity:
     """How much draws disagree about these inputs.

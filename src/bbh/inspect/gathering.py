@@ -1,6 +1,6 @@
 """One pass over weight draws: what is kept of them, so that all need never be there at once."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -8,11 +8,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from bbh.inspect.moments import Moments
-from bbh.per_example import take
 from bbh.posterior import Posterior
 from bbh.prediction.draws import evaluation_mode
 from bbh.prediction.memory import peak_bytes
-from bbh.samples import Params, Shapes, flatten, num_draws, size
+from bbh.samples import Samples, Shapes, flatten, size
 
 # Whole draws that are held to compare them pairwise: more make the effective dimension little
 # better and cost their square.
@@ -43,7 +42,7 @@ def gather(
     tensor: str,
     most_chosen: int,
     num_samples: int,
-    samples: Params | None,
+    samples: Mapping[str, Tensor] | None,
     memory_limit: int,
 ) -> Gathered:
     """Draws in pieces and keeps what ``Gathered`` holds.
@@ -87,9 +86,9 @@ def _pieces(
     posterior: Posterior[Any],
     num_weights: int,
     num_samples: int,
-    samples: Params | None,
+    samples: Mapping[str, Tensor] | None,
     limit: int,
-) -> Iterator[Params]:
+) -> Iterator[Samples]:
     """All draws, a few at a time."""
     per_draw = 4 * num_weights  # side by side, besides the draws themselves
     if samples is None and posterior.weights.num_distinct is not None:
@@ -97,8 +96,9 @@ def _pieces(
         samples = posterior.sample(posterior.weights.num_useful(num_samples))
     if samples is not None:
         at_once = max(1, limit // per_draw)
-        for first in range(0, num_draws(samples), at_once):
-            yield take(samples, slice(first, first + at_once))
+        given = Samples.of(samples)
+        for first in range(0, given.num_samples, at_once):
+            yield given.take(slice(first, first + at_once))
         return
     per_draw += peak_bytes(lambda: posterior.sample(1))
     at_once = max(1, limit // per_draw)

@@ -1,10 +1,12 @@
 """look: everything that is worth knowing about a posterior over weights, in one pass."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from bbh.batches import Inputs
 from bbh.files import atomic_path
@@ -14,12 +16,11 @@ from bbh.inspect.dimension import EffectiveDimension
 from bbh.inspect.diversity import Diversity, functional_diversity
 from bbh.inspect.gathering import gather
 from bbh.inspect.marginals import Bimodality, Kurtosis, Marginals
-from bbh.inspect.selection import check_tensor, first_kernel, noise_dimensions, random_shapes
+from bbh.inspect.selection import check_random, check_tensor, first_kernel
 from bbh.inspect.spread import Spread
-from bbh.per_example import take
 from bbh.posterior import Posterior
 from bbh.prediction.predicting import MEMORY_LIMIT
-from bbh.samples import Params, size
+from bbh.samples import Samples, size
 
 FILE_NAME = "inspection.json"
 # Weights in the heat map, and those whose modes are counted: LeNet's first kernel has 500.
@@ -108,7 +109,7 @@ def look(
     num_samples: int = 1000,
     *,
     tensor: str | None = None,
-    samples: Params | None = None,
+    samples: Mapping[str, Tensor] | None = None,
     memory_limit: int = MEMORY_LIMIT,
 ) -> Inspection:
     """Looks at draws of the weights, and at what their functions say about ``inputs``.
@@ -138,11 +139,11 @@ def look(
     """
     if samples is None and num_samples < 2:
         raise ValueError(f"num_samples={num_samples}: how draws spread takes at least two.")
-    shapes = random_shapes(posterior.weights)
+    shapes = check_random(posterior.weights)
     if samples is not None and (missing := shapes.keys() - samples.keys()):
         raise ValueError(f"the weight samples lack {sorted(missing)}.")
     name = first_kernel(posterior, shapes) if tensor is None else check_tensor(tensor, shapes)
-    noise = noise_dimensions(posterior.weights)
+    noise = posterior.weights.noise_groups()
     moments, chosen, whole = gather(
         posterior, shapes, name, _MOST_CHOSEN, num_samples, samples, memory_limit
     )
@@ -154,7 +155,7 @@ def look(
             posterior,
             inputs,
             min(num_samples, _FUNCTION_DRAWS),
-            samples=None if samples is None else take(samples, slice(_FUNCTION_DRAWS)),
+            samples=None if samples is None else Samples.of(samples).take(slice(_FUNCTION_DRAWS)),
             memory_limit=memory_limit,
         )
     varies = moments.second > 0

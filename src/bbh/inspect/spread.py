@@ -7,7 +7,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from bbh.inspect.marginals import quantiles
-from bbh.samples import Params, Shapes, fan_in, side_by_side, unflatten
+from bbh.network import fan_in
+from bbh.samples import Params, Shapes, as_vector, unflatten
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Spread:
     @property
     def everywhere(self) -> Float[Tensor, " D"]:
         """Of all weights."""
-        return side_by_side(self.stds)
+        return as_vector(self.stds)
 
     def relative(self, name: str) -> Tensor:
         """Of one tensor's weights, in fan-in scales."""

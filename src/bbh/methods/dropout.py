@@ -1,13 +1,74 @@
-"""MC dropout as a distribution over weights: kernels with random input units switched off."""
+"""MC dropout: kernels with random input units switched off."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from bbh.cost import Cost
-from bbh.distribution import WeightDistribution
+from bbh.distribution import Cost, WeightDistribution
+from bbh.execution import Execution
+from bbh.likelihoods import Likelihood, P
+from bbh.methods.assembly import assemble
+from bbh.methods.particles import Particles
+from bbh.methods.registry import register
+from bbh.network import Forward, Selection, divide
+from bbh.network.layers import dropout_layers, input_axes, kernel_groups
 from bbh.per_example import InputDropout, PerExampleWeight
-from bbh.priors import Prior
-from bbh.samples import Params, TensorTable
+from bbh.posterior import Posterior
+from bbh.priors import Normal, Prior
+from bbh.samples import Params, Samples, Shapes, TensorTable, stack
+
+
+@register
+def mc_dropout(
+    network: nn.Module,
+    likelihood: Likelihood[P],
+    prior: Prior = Normal(1.0),
+    *,
+    rate: float | None = None,
+    bayesian: Selection = None,
+    forward: Forward | None = None,
+    execution: Execution | None = None,
+) -> Posterior[P]:
+    """Dropout that stays on for prediction, Gal & Ghahramani (2016).
+
+    A network with dropout layers of its own keeps them, left on, unless ``rate`` is given. For
+    any other network input units of every matrix and convolution but the first are switched off,
+    which is dropout before each of those layers.
+
+    Args:
+        rate: Probability of switching a unit off; None uses the network's own dropout layers, or
+            0.5 (the paper's) where it has none.
+        bayesian: Which parameters get a distribution: names, module names or glob patterns, or a
+            predicate of name and tensor. Selected kernels are masked (all of them: the first is
+            spared only by default), and selected parameters pay for their prior density.
+    """
+    values, points = divide(network, bayesian)
+    own_layers = dropout_layers(network) if rate is None else ()
+    if own_layers:
+        weights: WeightDistribution = Particles(stack([values]), random_network=True)
+    else:
+        rate = 0.5 if rate is None else rate
+        if not 0 < rate < 1:
+            raise ValueError(f"rate={rate}: a dropout rate lies strictly between 0 and 1.")
+        axes = input_axes(network, values)
+        if bayesian is None and len(axes) > 1:
+            axes.pop(next(iter(axes)))
+        if not axes:
+            raise ValueError(
+                "there is no matrix or convolution among the Bayesian parameters to mask. Select "
+                "one with bayesian=, or put nn.Dropout layers into the network."
+            )
+        weights = DropoutMasks(values, axes, rate, kernel_groups(network, axes))
+    return assemble(
+        network,
+        weights,
+        prior,
+        likelihood,
+        points=points,
+        forward=forward,
+        execution=execution,
+        always_on=own_layers,
+        chosen={"bayesian": None if bayesian is None else list(values), "rate": rate},
+    )
 
 
 class DropoutMasks(WeightDistribution):
@@ -20,7 +81,8 @@ class DropoutMasks(WeightDistribution):
         kernels: Initial values of all covered parameters.
         input_axes: For each masked tensor, the axis of its input units.
         rate: Probability of switching a unit off.
-        groups: Of grouped convolutions, whose output filters see one group of units each.
+        groups: For each grouped convolution, how many groups it has: an output filter sees the
+            units of one group.
     """
 
     def __init__(
@@ -37,7 +99,7 @@ class DropoutMasks(WeightDistribution):
         self.rate = rate
         self.groups = groups or {}
 
-    def sample(self, num_samples: int) -> Params:
+    def sample(self, num_samples: int) -> Samples:
         """One mask per draw; in training one per example."""
         samples: Params = {}
         for name, kernel in self.kernels().items():
@@ -49,16 +111,17 @@ class DropoutMasks(WeightDistribution):
                 if self.training and axis == 1:
                     stacked = PerExampleWeight.wrap(stacked, InputDropout(kernel, self.rate))
             samples[name] = stacked
-        return samples
+        return Samples(samples, common=self.kernels())
 
-    def cost(self, samples: Params, prior: Prior) -> Cost:
+    def cost(self, samples: Samples, prior: Prior) -> Cost:
         """E_q[−log p(w)] of the masked kernels, exact; q's entropy is constant.
 
         For a Gaussian prior this is the known L2 surrogate keep/2 · ‖kernel/keep‖²/scale².
         """
         keep = 1 - self.rate
         total = next(iter(samples.values())).new_zeros(())
-        for name, kernel in self.kernels().items():
+        for name in self.shapes:
+            kernel = samples.latent(name)
             if name in self.input_axes:
                 on = prior.log_prob(name, kernel / keep)
                 off = prior.log_prob(name, torch.zeros_like(kernel))
@@ -66,6 +129,10 @@ class DropoutMasks(WeightDistribution):
             else:
                 total = total - prior.log_prob(name, kernel).sum()
         return Cost(total)
+
+    def random_shapes(self) -> Shapes:
+        """The masked tensors; the others are points."""
+        return {name: self.shapes[name] for name in self.input_axes}
 
     def _mask(self, name: str, kernel: Tensor, axis: int, num_samples: int) -> Tensor:
         """Ones for units that stay, in a shape that broadcasts over the stacked kernels."""

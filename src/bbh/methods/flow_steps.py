@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from enum import StrEnum
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn import functional as F
@@ -21,20 +21,25 @@ class FlowKind(StrEnum):
     PLANAR = "planar"
 
 
-class Flow(nn.Module, ABC):
+class FlowStep(nn.Module, ABC):
     """An invertible map with its log-determinant."""
 
     @abstractmethod
-    def forward(self, z: Float[Tensor, "S Z"]) -> tuple[Tensor, Tensor]:
-        """The mapped points [S, Z] and log|det ∂f/∂z| [S]."""
+    def forward(self, z: Float[Tensor, "S Z"], kept: Bool[Tensor, "S Z"]) -> tuple[Tensor, Tensor]:
+        """The mapped points [S, Z] and log|det ∂f/∂z| [S].
+
+        Args:
+            z: Points.
+            kept: A random mask of what stays as it is, for maps that have one.
+        """
 
 
-class MaskedRealNVP(Flow):
+class MaskedRealNVP(FlowStep):
     """z ← b∘z + (1−b)∘(g∘z + (1−g)∘m) with gates g, shifts m of the masked b∘z.
 
     Dinh, Sohl-Dickstein & Bengio (2017) with the gated update of Louizos & Welling (2017). The
-    mask b is drawn anew for every call and draw; given the mask the map is a proper density, so
-    the bound that uses it holds.
+    mask b is another one for every draw; given the mask the map is a proper density, so the bound
+    that uses it holds.
     """
 
     def __init__(self, dim: int, hidden: int):
@@ -49,9 +54,8 @@ class MaskedRealNVP(Flow):
         # sigmoid(2) ≈ 0.88: close to the identity, as in the reference code.
         nn.init.constant_(self.gate.bias, 2.0)
 
-    def forward(self, z: Float[Tensor, "S Z"]) -> tuple[Tensor, Tensor]:
-        """One step with a random mask."""
-        kept = torch.randint_like(z, 0, 2).bool()
+    def forward(self, z: Float[Tensor, "S Z"], kept: Bool[Tensor, "S Z"]) -> tuple[Tensor, Tensor]:
+        """One step."""
         hidden = torch.tanh(self.hidden(z.masked_fill(~kept, 0)))
         logits = self.gate(hidden)
         moved = torch.lerp(self.shift(hidden), z, torch.sigmoid(logits))
@@ -59,7 +63,7 @@ class MaskedRealNVP(Flow):
         return torch.where(kept, z, moved), log_det
 
 
-class Planar(Flow):
+class Planar(FlowStep):
     """z ← z + û tanh(wᵀz + b), Rezende & Mohamed (2015), kept invertible by wᵀû > −1."""
 
     def __init__(self, dim: int):
@@ -68,8 +72,9 @@ class Planar(Flow):
         self.normal = nn.Parameter(0.05 * torch.randn(dim))
         self.offset = nn.Parameter(torch.zeros(()))
 
-    def forward(self, z: Float[Tensor, "S Z"]) -> tuple[Tensor, Tensor]:
-        """One step."""
+    def forward(self, z: Float[Tensor, "S Z"], kept: Bool[Tensor, "S Z"]) -> tuple[Tensor, Tensor]:
+        """One step; it moves every entry, whatever the mask."""
+        del kept
         inner = self.normal @ self.direction
         # Their wᵀû = softplus(wᵀu) − 1, moved so that u = 0 is the identity: without the shift a
         # fresh step in one dimension shrinks z, and so the weights, by a third.
@@ -81,36 +86,46 @@ class Planar(Flow):
         return z + activation.unsqueeze(1) * direction, torch.log1p(slope)
 
 
-class FlowChain(Flow):
+class FlowChain(nn.Module):
     """Several steps one after the other."""
 
     def __init__(self, kind: FlowKind, dim: int, steps: int, hidden: int):
         super().__init__()
-        planar = FlowKind(kind) is FlowKind.PLANAR or dim == 1
+        self.is_masked = FlowKind(kind) is FlowKind.REAL_NVP and dim > 1
         self.steps = nn.ModuleList(
-            Planar(dim) if planar else MaskedRealNVP(dim, hidden) for _ in range(steps)
+            MaskedRealNVP(dim, hidden) if self.is_masked else Planar(dim) for _ in range(steps)
         )
 
-    def forward(self, z: Float[Tensor, "S Z"]) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, z: Float[Tensor, "S Z"], masks: Bool[Tensor, "S steps Z"]
+    ) -> tuple[Tensor, Tensor]:
         """All steps; log-determinants add up."""
         log_det = z.new_zeros(len(z))
-        for step in self.steps:
-            z, more = step(z)
+        for step, kept in zip(self.steps, masks.unbind(1), strict=True):
+            z, more = step(z, kept)
             log_det = log_det + more
         return z, log_det
 
 
+def draw_masks(chains: list[FlowChain], z: Float[Tensor, "G S Z"]) -> Bool[Tensor, "G S steps Z"]:
+    """A random mask for every point and step; all False where the steps need none."""
+    number = len(chains[0].steps)
+    if not chains[0].is_masked or not number:
+        return z.new_zeros((*z.shape[:2], number, z.shape[2]), dtype=torch.bool)
+    return torch.stack([torch.randint_like(z, 0, 2).bool() for _ in range(number)], dim=2)
+
+
 def flows_together(
-    chains: list[FlowChain], z: Float[Tensor, "G S Z"]
+    chains: list[FlowChain], z: Float[Tensor, "G S Z"], masks: Bool[Tensor, "G S steps Z"]
 ) -> tuple[Float[Tensor, "G S Z"], Float[Tensor, "G S"]]:
     """What chains that are alike make of points of their own: a deep network has dozens."""
     if len(chains) == 1:
-        mapped, log_det = chains[0](z[0])
+        mapped, log_det = chains[0](z[0], masks[0])
         return mapped.unsqueeze(0), log_det.unsqueeze(0)
     tables = [dict(chain.named_parameters()) for chain in chains]
     stacked = {name: torch.stack([table[name] for table in tables]) for name in tables[0]}
 
-    def one(values: dict[str, Tensor], points: Tensor) -> tuple[Tensor, Tensor]:
-        return functional_call(chains[0], values, (points,))
+    def one(values: dict[str, Tensor], points: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
+        return functional_call(chains[0], values, (points, kept))
 
-    return vmap(one, randomness="different")(stacked, z)
+    return vmap(one)(stacked, z, masks)

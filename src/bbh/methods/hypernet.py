@@ -1,13 +1,74 @@
 """Bayes by Hypernet: weights are what a generator makes of noise, and no density exists."""
 
-from bbh.cost import Cost
-from bbh.distribution import WeightDistribution
-from bbh.divergences import Divergence
+from torch import nn
+
+from bbh.distribution import Cost, WeightDistribution
+from bbh.divergences import Divergence, NearestNeighbour, NearestNeighbourEntropy
 from bbh.divergences.base import check_num_samples
-from bbh.generators.base import Hypernetworks
+from bbh.execution import Execution
+from bbh.generators import Generator, Hypernetworks
+from bbh.generators import default as default_generator
+from bbh.likelihoods import Likelihood, P
+from bbh.methods.assembly import assemble
+from bbh.methods.registry import register
+from bbh.network import Forward, Selection, divide
 from bbh.noise import GaussianNoise
-from bbh.priors import Prior
-from bbh.samples import Params
+from bbh.posterior import Posterior, check_parts
+from bbh.priors import Normal, Prior
+from bbh.samples import Samples
+
+
+@register
+def bayes_by_hypernet(
+    network: nn.Module,
+    likelihood: Likelihood[P],
+    prior: Prior = Normal(1.0),
+    *,
+    generator: Generator | None = None,
+    noise: GaussianNoise | None = None,
+    divergence: Divergence | None = None,
+    num_samples: int = 5,
+    bayesian: Selection = None,
+    forward: Forward | None = None,
+    execution: Execution | None = None,
+) -> Posterior[P]:
+    """Weights generated from noise by hypernetworks, Pawlowski et al. (2018).
+
+    Args:
+        generator: ``LayerWise``, ``Sliced`` or ``Single``; None takes a narrow layer-wise one, or
+            for networks where that would be too large a sliced one, see
+            ``bbh.generators.default``.
+        noise: Dimension, and whether tensors share it; one dimension per tensor by default.
+        divergence: Estimator of the KL; None takes nearest-neighbour entropy with the exact prior
+            term, which does not share the bias of the paper's estimator, or the paper's where the
+            prior is known only by samples.
+        num_samples: Weight draws per training step.
+    """
+    check_parts(likelihood, prior)
+    noise = noise or GaussianNoise()
+    if divergence is None:
+        neighbours = max(1, min(3, num_samples - 1))
+        divergence = (
+            NearestNeighbourEntropy(neighbours) if prior.has_density else NearestNeighbour()
+        )
+    divergence.check(prior, has_marginals=False)  # before anything large is built
+    values, points = divide(network, bayesian)
+    generator = generator or default_generator({name: v.shape for name, v in values.items()})
+    return assemble(
+        network,
+        Implicit(generator.build(values, noise), noise, divergence, num_samples),
+        prior,
+        likelihood,
+        points=points,
+        forward=forward,
+        execution=execution,
+        chosen={
+            "bayesian": list(values),
+            "generator": generator,
+            "noise": noise,
+            "divergence": divergence,
+        },
+    )
 
 
 class Implicit(WeightDistribution):
@@ -39,12 +100,13 @@ class Implicit(WeightDistribution):
         helper = divergence.helper(self.shapes)
         self.helper = helper and helper.to(next(generator.parameters()))
 
-    def sample(self, num_samples: int) -> Params:
+    def sample(self, num_samples: int) -> Samples:
         """generator(noise)."""
         like = next(self.generator.parameters())
-        return self.generator(self.noise.sample(num_samples, self.generator.num_groups, like))
+        noise = self.noise.sample(num_samples, self.generator.num_groups, like)
+        return Samples(self.generator(noise))
 
-    def cost(self, samples: Params, prior: Prior) -> Cost:
+    def cost(self, samples: Samples, prior: Prior) -> Cost:
         """The estimated divergence."""
         return self.divergence(samples, self.shapes, prior, helper=self.helper)
 
@@ -52,3 +114,12 @@ class Implicit(WeightDistribution):
         """As the divergence demands."""
         prior.check(self.shapes)
         self.divergence.check(prior, has_marginals=False)
+
+    def noise_groups(self) -> dict[tuple[str, ...], int]:
+        """All tensors together if they share their noise, else as the generator divides them."""
+        groups = [tuple(self.shapes)] if self.noise.shared else self.generator.groups()
+        return dict.fromkeys(groups, self.noise.dim)
+
+    def factored_parameters(self) -> list[nn.Parameter]:
+        """Output layers of the generator that make all their weights at once."""
+        return self.generator.factored_parameters()

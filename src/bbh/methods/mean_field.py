@@ -3,15 +3,61 @@
 import math
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from bbh.cost import Cost
-from bbh.distribution import WeightDistribution
-from bbh.divergences import ClosedForm, Divergence, Marginals
+from bbh.distribution import Cost, WeightDistribution
+from bbh.divergences import ClosedForm, Divergence, NearestNeighbour, NormalMarginals
 from bbh.divergences.base import check_num_samples
+from bbh.execution import Execution
+from bbh.likelihoods import Likelihood, P
+from bbh.methods.assembly import assemble, check_positive
+from bbh.methods.registry import register
+from bbh.network import Forward, Selection, divide
 from bbh.per_example import Flipout, LocalReparametrisation, PerExampleWeight, Sampling
-from bbh.priors import Prior
-from bbh.samples import Params, TensorTable, side_by_side, unflatten
+from bbh.posterior import Posterior, check_parts
+from bbh.priors import Normal, Prior
+from bbh.samples import Params, Samples, TensorTable, as_vector, unflatten
+
+
+@register
+def bayes_by_backprop(
+    network: nn.Module,
+    likelihood: Likelihood[P],
+    prior: Prior = Normal(1.0),
+    *,
+    initial_scale: float = 0.01,
+    sampling: Sampling = Sampling.WEIGHTS,
+    divergence: Divergence | None = None,
+    num_samples: int | None = None,
+    bayesian: Selection = None,
+    forward: Forward | None = None,
+    execution: Execution | None = None,
+) -> Posterior[P]:
+    """An independent Gaussian for every weight, Blundell et al. (2015).
+
+    Args:
+        initial_scale: Initial standard deviation of every weight (the paper: e^−4.5 ≈ 0.011).
+        sampling: One draw per batch, or one per example by local reparametrisation or Flipout
+            where the layer is linear or a convolution.
+        divergence: KL to the prior; None takes the closed form, or nearest neighbours where the
+            prior is known only by samples.
+        num_samples: Weight draws per training step; None takes 1, or 5 for an estimated divergence.
+    """
+    check_positive(initial_scale=initial_scale)
+    check_parts(likelihood, prior)
+    values, points = divide(network, bayesian)
+    divergence = divergence or (ClosedForm() if prior.has_density else NearestNeighbour())
+    num_samples = num_samples or (1 if divergence.needs_marginals else 5)
+    return assemble(
+        network,
+        MeanFieldNormal(values, initial_scale, divergence, sampling, num_samples),
+        prior,
+        likelihood,
+        points=points,
+        forward=forward,
+        execution=execution,
+        chosen={"bayesian": list(values), "divergence": divergence, "num_samples": num_samples},
+    )
 
 
 class MeanFieldNormal(WeightDistribution):
@@ -50,7 +96,7 @@ class MeanFieldNormal(WeightDistribution):
         helper = self.divergence.helper(self.shapes)
         self.helper = helper and helper.to(next(iter(loc.values())))
 
-    def sample(self, num_samples: int) -> Params:
+    def sample(self, num_samples: int) -> Samples:
         """loc + scale · ε."""
         loc, scale = self.marginals()
         sampling = self.sampling if self.training else Sampling.WEIGHTS
@@ -58,23 +104,20 @@ class MeanFieldNormal(WeightDistribution):
             noise = torch.randn(num_samples, len(loc), dtype=loc.dtype, device=loc.device)
             # Where no gradient is wanted, in the noise's own memory: that of all draws, once.
             into = None if torch.is_grad_enabled() else noise
-            samples = unflatten(torch.addcmul(loc, scale, noise, out=into), self.shapes)
+            draws = unflatten(torch.addcmul(loc, scale, noise, out=into), self.shapes)
         else:
             locs, scales = (
                 unflatten(part.expand(num_samples, -1), self.shapes) for part in (loc, scale)
             )
-            samples = {name: draw_normal(locs[name], scales[name], sampling) for name in locs}
-        # Side by side all have one type; single tensors may be of another.
-        locs = self.loc()
-        typed = {name: value.to(locs[name].dtype) for name, value in samples.items()}
-        return _Draws(typed, Marginals(loc, scale))
+            draws = {name: draw_normal(locs[name], scales[name], sampling) for name in locs}
+        # In one vector all have one type; single tensors may be of another.
+        own = self.loc()
+        typed = {name: value.to(own[name].dtype) for name, value in draws.items()}
+        return Samples(typed, common={"loc": loc, "scale": scale})
 
-    def cost(self, samples: Params, prior: Prior) -> Cost:
-        """The chosen divergence between q and the prior."""
-        # Those the draws were made from, unless they were made without gradient.
-        known = samples.marginals if isinstance(samples, _Draws) else None
-        if known is None or (torch.is_grad_enabled() and not known.loc.requires_grad):
-            known = self.marginals()
+    def cost(self, samples: Samples, prior: Prior) -> Cost:
+        """The chosen divergence between q, as it was when it drew these samples, and the prior."""
+        known = NormalMarginals(samples.latent("loc"), samples.latent("scale"))
         return self.divergence(samples, self.shapes, prior, marginals=known, helper=self.helper)
 
     def check_prior(self, prior: Prior) -> None:
@@ -82,17 +125,9 @@ class MeanFieldNormal(WeightDistribution):
         prior.check(self.shapes)
         self.divergence.check(prior, has_marginals=True)
 
-    def marginals(self) -> Marginals:
+    def marginals(self) -> NormalMarginals:
         """Means and standard deviations."""
-        return Marginals(side_by_side(self.loc()), side_by_side(self.log_scale()).exp())
-
-
-class _Draws(Params):
-    """Weight draws with the means and standard deviations they were made from."""
-
-    def __init__(self, samples: Params, marginals: Marginals):
-        super().__init__(samples)
-        self.marginals = marginals
+        return NormalMarginals(as_vector(self.loc()), as_vector(self.log_scale()).exp())
 
 
 def draw_normal(loc: Tensor, scale: Tensor, sampling: Sampling) -> Tensor:

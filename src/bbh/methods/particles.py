@@ -4,10 +4,9 @@ from collections.abc import Collection
 
 import torch
 
-from bbh.cost import Cost
-from bbh.distribution import WeightDistribution
+from bbh.distribution import Cost, WeightDistribution
 from bbh.priors import Prior
-from bbh.samples import Params, TensorTable
+from bbh.samples import Params, Samples, Shapes, TensorTable
 
 
 class Particles(WeightDistribution):
@@ -20,8 +19,10 @@ class Particles(WeightDistribution):
         members: ``{name: [K, *shape]}``.
         buffers: The network's buffers for each member, ``{name: [K, *shape]}``: members of an
             ensemble keep batch-norm statistics of their own.
-        penalised: Names of the tensors that know the prior; None for all. The others are plain
-            point estimates.
+        penalised: Names of the tensors that pay for their prior density; None for all. The others
+            are plain point estimates.
+        random_network: The network itself is random (its dropout layers stay on), so every pass
+            with the same weights is another draw.
     """
 
     def __init__(
@@ -30,6 +31,7 @@ class Particles(WeightDistribution):
         buffers: Params | None = None,
         *,
         penalised: Collection[str] | None = None,
+        random_network: bool = False,
     ):
         super().__init__()
         self.members = TensorTable(members, trainable=True)
@@ -40,9 +42,10 @@ class Particles(WeightDistribution):
             for name, shape in self.shapes.items()
             if penalised is None or name in penalised
         }
-        self.num_distinct = self.samples_per_step = len(next(iter(members.values())))
+        self.samples_per_step = len(next(iter(members.values())))
+        self.num_distinct = None if random_network else self.samples_per_step
 
-    def sample(self, num_samples: int) -> Params:
+    def sample(self, num_samples: int) -> Samples:
         """Members in random order, none repeated before all are used.
 
         Exactly K draws are the members themselves, in order and without a copy.
@@ -50,17 +53,15 @@ class Particles(WeightDistribution):
         stacked = self.members() | self.buffers_of_members()
         num_members = self.samples_per_step
         if num_samples == num_members:
-            return stacked
+            return Samples(stacked)
         if num_members == 1:
-            return {
-                name: value.expand(num_samples, *value.shape[1:]) for name, value in stacked.items()
-            }
+            return Samples({n: v.expand(num_samples, *v.shape[1:]) for n, v in stacked.items()})
         device = next(iter(stacked.values())).device
         rounds = -(-num_samples // num_members)
         order = torch.cat([torch.randperm(num_members) for _ in range(rounds)])[:num_samples]
-        return {name: value[order.to(device)] for name, value in stacked.items()}
+        return Samples({name: value[order.to(device)] for name, value in stacked.items()})
 
-    def cost(self, samples: Params, prior: Prior) -> Cost:
+    def cost(self, samples: Samples, prior: Prior) -> Cost:
         """Mean of −log p over the drawn members."""
         if not self.penalised:
             return Cost(next(iter(samples.values())).new_zeros(()))
@@ -70,3 +71,7 @@ class Particles(WeightDistribution):
         """Point estimates take any prior, since they do not look at it."""
         if self.penalised:
             super().check_prior(prior)
+
+    def random_shapes(self) -> Shapes:
+        """Several members differ; one is a point."""
+        return self.shapes if self.samples_per_step > 1 else {}

@@ -1,15 +1,14 @@
-"""Distributions over disjoint parts of one network, side by side."""
+"""Distributions over disjoint parts of one network, joined."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import cast
 
 import torch
 from torch import nn
 
-from bbh.cost import Cost
-from bbh.distribution import WeightDistribution
+from bbh.distribution import Cost, WeightDistribution
 from bbh.priors import Prior
-from bbh.samples import Params
+from bbh.samples import Samples, Shapes
 
 
 class Product(WeightDistribution):
@@ -32,15 +31,14 @@ class Product(WeightDistribution):
             None if None in distinct else max(number for number in distinct if number is not None)
         )
 
-    def sample(self, num_samples: int) -> Params:
+    def sample(self, num_samples: int) -> Samples:
         """One draw of every part."""
-        return _Joint([part.sample(num_samples) for part in self._parts()])
+        return Samples.joined([part.sample(num_samples) for part in self._parts()])
 
-    def cost(self, samples: Params, prior: Prior) -> Cost:
+    def cost(self, samples: Samples, prior: Prior) -> Cost:
         """The parts' costs, added up."""
-        parts = list(self._parts())
-        own = samples.apart() if isinstance(samples, _Joint) else [samples] * len(parts)
-        costs = [part.cost(draws, prior) for part, draws in zip(parts, own, strict=True)]
+        pairs = zip(self._parts(), samples.parts or [samples] * len(self.parts), strict=True)
+        costs = [part.cost(draws, prior) for part, draws in pairs]
         complexity = torch.stack([cost.complexity for cost in costs]).sum()
         return Cost(complexity, sum((cost.auxiliary for cost in costs), start=0.0))
 
@@ -49,22 +47,24 @@ class Product(WeightDistribution):
         for part in self._parts():
             part.check_prior(prior)
 
-    def _parts(self) -> Iterable[WeightDistribution]:
-        return cast(Iterable[WeightDistribution], self.parts)
+    def end_epoch(self) -> None:
+        """Every part is told."""
+        for part in self._parts():
+            part.end_epoch()
 
+    def random_shapes(self) -> Shapes:
+        """Those of all parts."""
+        return {
+            name: shape for part in self._parts() for name, shape in part.random_shapes().items()
+        }
 
-class _Joint(Params):
-    """Draws of all parts, and each part's as it made them: some bring along what they know."""
+    def noise_groups(self) -> dict[tuple[str, ...], int]:
+        """Those of all parts."""
+        return {names: dim for part in self._parts() for names, dim in part.noise_groups().items()}
 
-    def __init__(self, parts: list[Params]):
-        super().__init__()
-        for part in parts:
-            self |= part
-        self._parts = parts
+    def factored_parameters(self) -> list[nn.Parameter]:
+        """Those of all parts."""
+        return [one for part in self._parts() for one in part.factored_parameters()]
 
-    def apart(self) -> list[Params]:
-        """Each part's own, unless other tensors have taken the place of some of them."""
-        return [
-            part if all(self.get(name) is value for name, value in part.items()) else self
-            for part in self._parts
-        ]
+    def _parts(self) -> list[WeightDistribution]:
+        return cast(list[WeightDistribution], list(self.parts))

@@ -1,22 +1,22 @@
 """Batch-norm statistics that belong to a weight draw."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
+from torch import Tensor, nn
 
 from bbh.batches import inputs_of, move
-from bbh.execution.executor import Loop
+from bbh.execution import Loop
+from bbh.network.layers import BATCH_NORMS
 from bbh.posterior import Posterior
-from bbh.samples import Params
+from bbh.samples import Params, Samples
 
 
 @torch.no_grad()
 def refresh_batch_norm(
     posterior: Posterior[Any], loader: Iterable[Any], num_samples: int = 100
-) -> Params:
+) -> Samples:
     """Weight draws with batch-norm statistics of their own, re-estimated on training data.
 
     Running statistics collected in training are an average over the weight draws of all steps;
@@ -30,13 +30,13 @@ def refresh_batch_norm(
         loader: Batches of training data; targets are ignored.
         num_samples: Draws; a distribution with fewer different ones gives each once.
     """
-    training, execution = posterior.training, posterior.execution
+    training = posterior.training
     posterior.train()
     layers = {
         name: module
         for name, module in posterior.network.named_modules()
         # One that stays in evaluation mode keeps the statistics it came with.
-        if isinstance(module, _BatchNorm) and module.track_running_stats and module.training
+        if isinstance(module, BATCH_NORMS) and module.track_running_stats and module.training
     }
     posterior.train(training)
     if not layers:
@@ -46,21 +46,20 @@ def refresh_batch_norm(
         )
     momenta = {name: layer.momentum for name, layer in layers.items()}
     posterior.eval()
-    posterior.execution = Loop()
     try:
         total = posterior.weights.num_useful(num_samples)
-        samples = posterior.sample(total) | _blank_statistics(posterior, layers, total)
+        samples = posterior.sample(total).with_buffers(_blank_statistics(posterior, layers, total))
         for layer in layers.values():
             layer.train()
             layer.momentum = None  # a plain average instead of an exponential one
         batches = 0
         for batch in loader:
-            posterior(move(inputs_of(batch), posterior.device), samples)
+            # Draw by draw, since each writes to statistics of its own.
+            posterior(move(inputs_of(batch), posterior.device), samples, execution=Loop())
             batches += 1
     finally:
         for name, layer in layers.items():
             layer.momentum = momenta[name]
-        posterior.execution = execution
         posterior.train(training)
     if not batches:
         raise ValueError("the loader is empty: there is nothing to estimate statistics from.")
@@ -68,7 +67,7 @@ def refresh_batch_norm(
 
 
 def _blank_statistics(
-    posterior: Posterior[Any], layers: dict[str, _BatchNorm], num_samples: int
+    posterior: Posterior[Any], layers: Mapping[str, nn.Module], num_samples: int
 ) -> Params:
     """One set of statistics per draw, as after reset_running_stats()."""
     device = posterior.device

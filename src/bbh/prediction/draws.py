@@ -1,16 +1,16 @@
 """Weight draws to use again and again, within a memory bound, and the mode to use them in."""
 
 import copy
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from bbh.per_example import take
 from bbh.posterior import Posterior
 from bbh.prediction.memory import peak_bytes
-from bbh.samples import Params, num_draws, size
+from bbh.samples import Samples, size
 
 
 class Draws:
@@ -24,21 +24,25 @@ class Draws:
     """
 
     def __init__(
-        self, posterior: Posterior[Any], num_samples: int, samples: Params | None, limit: int
+        self,
+        posterior: Posterior[Any],
+        num_samples: int,
+        samples: Mapping[str, Tensor] | None,
+        limit: int,
     ):
         self._posterior = posterior
-        self._kept: list[Params] | None = None
+        self._kept: list[Samples] | None = None
         self._parts: list[tuple[int, int]] = []
         if samples is not None:
-            self.total = num_draws(samples)
-            self._kept = [samples]
+            self._kept = [Samples.of(samples).values_only()]
+            self.total = self._kept[0].num_samples
             return
         if num_samples < 1:
             raise ValueError(f"num_samples={num_samples}: draw at least one.")
         self.total = posterior.weights.num_useful(num_samples)
         if posterior.weights.num_distinct is not None:
             # Explicit members are in memory already; drawing them apart could repeat some.
-            self._kept = [posterior.sample(self.total)]
+            self._kept = [posterior.sample(self.total).values_only()]
             return
         element = next(posterior.weights.parameters()).element_size()
         per_draw = size(posterior.weights.shapes) * element
@@ -50,20 +54,20 @@ class Draws:
         if per_draw * self.total <= limit:
             self._kept = [self._make(*one) for one in self._parts]
 
-    def at_most(self, number: int) -> Iterator[Params]:
+    def at_most(self, number: int) -> Iterator[Samples]:
         """All draws, in pieces of at most ``number``."""
         for part in self._kept or (self._make(*one) for one in self._parts):
-            for first in range(0, num_draws(part), number):
-                yield take(part, slice(first, first + number))
+            for first in range(0, part.num_samples, number):
+                yield part.take(slice(first, first + number))
 
-    def first(self) -> Params:
+    def first(self) -> Samples:
         """A single draw, to measure with.
 
         In memory of its own: copies that a loop makes of weights at odd addresses would be taken
         for what an example needs, and a megabyte more for each of thousands leaves room for few.
         """
-        draw = take(next(self.at_most(1)), slice(1))
-        return {name: value.clone() for name, value in draw.items()}
+        draw = next(self.at_most(1))
+        return Samples({name: value.clone() for name, value in draw.items()})
 
     def renewed(self) -> "Draws":
         """As many fresh draws, divided alike; where there are only so many, the same ones."""
@@ -75,9 +79,9 @@ class Draws:
             other._kept = self._kept and [other._make(*one) for one in other._parts]
         return other
 
-    def _make(self, number: int, seed: int) -> Params:
+    def _make(self, number: int, seed: int) -> Samples:
         with seeded(seed, self._posterior.device):
-            return self._posterior.sample(number)
+            return self._posterior.sample(number).values_only()
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from bbh.likelihoods import P, Sums
 from bbh.posterior import Posterior
 from bbh.prediction.draws import Draws, evaluation_mode
 from bbh.prediction.memory import LARGEST_BATCH, peak_bytes, tiling
-from bbh.samples import Params
+from bbh.samples import Samples
 
 logger = logging.getLogger("bbh")
 
@@ -26,7 +26,7 @@ def predict(
     inputs: Inputs | Iterable[Any],
     num_samples: int = 100,
     *,
-    samples: Params | None = None,
+    samples: Mapping[str, Tensor] | None = None,
     batch_size: int | None = None,
     memory_limit: int = MEMORY_LIMIT,
     keep_draws: bool = False,
@@ -79,7 +79,7 @@ def evaluate(
     loader: Iterable[Any],
     num_samples: int = 100,
     *,
-    samples: Params | None = None,
+    samples: Mapping[str, Tensor] | None = None,
     memory_limit: int = MEMORY_LIMIT,
 ) -> dict[str, float]:
     """Metrics of the predictions for a loader of ``(inputs, targets)`` batches.
@@ -133,7 +133,7 @@ def _predict(
     posterior: Posterior[P],
     pieces: Iterator[Inputs],
     num_samples: int,
-    samples: Params | None,
+    samples: Mapping[str, Tensor] | None,
     limits: _Limits,
     keep_draws: bool,
     home: torch.device,
@@ -187,7 +187,7 @@ def _predict(
 
 
 def _outputs(
-    posterior: Posterior[Any], inputs: Inputs, samples: Params, half: torch.dtype | None
+    posterior: Posterior[Any], inputs: Inputs, samples: Samples, half: torch.dtype | None
 ) -> Tensor:
     if half is None:
         return posterior(inputs, samples)

@@ -16,25 +16,15 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from bbh import methods
-from bbh.execution.executor import Execution
+from bbh.execution import Execution
 from bbh.files import atomic_path
-from bbh.posterior import Forward, Posterior, call_network
+from bbh.methods import registered
+from bbh.network import Forward, call_network
+from bbh.posterior import Posterior
 from bbh.storage.descriptions import Custom, decode, encode
 from bbh.version import __version__
 
 FORMAT = 1
-_METHODS = {
-    method.__name__: method
-    for method in (
-        methods.maximum_a_posteriori,
-        methods.deep_ensemble,
-        methods.bayes_by_backprop,
-        methods.mc_dropout,
-        methods.multiplicative_normalizing_flows,
-        methods.bayes_by_hypernet,
-    )
-}
 
 
 class StorageError(ValueError):
@@ -122,7 +112,7 @@ def load(
                 f"cannot hold: pass load(…, {name}=…)."
             )
     network = _frozen_alike(network, description["network"]["trainable"])
-    method = _METHODS[description["method"]]
+    method = registered()[description["method"]]
     # Loading leaves the user's random numbers alone; everything random is drawn on the CPU.
     with torch.random.fork_rng(devices=[]):
         posterior: Posterior[Any] = method(
@@ -204,7 +194,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         raise StorageError(
             f"{path} was changed after it was saved: its contents do not match their checksum."
         )
-    if description["method"] not in _METHODS:
+    if description["method"] not in registered():
         raise StorageError(f"{path} names an unknown method {description['method']!r}.")
     return description, tensors
 

@@ -1,8 +1,28 @@
 """From data to a posterior: fit, the step it takes, and what it leaves behind."""
 
+from bbh.generators.factored.adam import FactoredAdam, make_adam
+from bbh.training.checkpoints import CheckpointError
 from bbh.training.display import Display
-from bbh.training.fitting import fit
+from bbh.training.eager import EagerSteps
+from bbh.training.fitting import Checkpoint, Validation, fit
 from bbh.training.history import EpochRecord, History
-from bbh.training.step import DivergedError
+from bbh.training.recorded import RecordedSteps, can_record, make_steps
+from bbh.training.step import DivergedError, TrainingStep
 
-__all__ = ["Display", "DivergedError", "EpochRecord", "History", "fit"]
+__all__ = [
+    "Checkpoint",
+    "CheckpointError",
+    "Display",
+    "DivergedError",
+    "EagerSteps",
+    "EpochRecord",
+    "FactoredAdam",
+    "History",
+    "RecordedSteps",
+    "TrainingStep",
+    "Validation",
+    "can_record",
+    "fit",
+    "make_adam",
+    "make_steps",
+]

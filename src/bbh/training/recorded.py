@@ -7,18 +7,19 @@ every step after it, until the host looks.
 """
 
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor
-from torch.optim import Adam, Optimizer
+from torch.optim import Adam
 from torch.utils import _pytree as pytree  # pyright: ignore[reportPrivateUsage]
 
 from bbh.batches import Batch, as_batch, move
-from bbh.training.step import DivergedError, Stepper, Terms
+from bbh.execution import Recorded
+from bbh.training.eager import EagerSteps
+from bbh.training.step import DivergedError, Terms, TrainingStep, Verdict, scales_losses
 
 logger = logging.getLogger("bbh")
 
@@ -32,36 +33,42 @@ _MAX_SHAPES = 3
 Replay = Callable[[], None]
 
 
-class GraphStepper(Stepper):
-    """Takes steps by replaying a recorded one, where that is possible; else as ``Stepper`` does.
+class RecordedSteps:
+    """Takes steps by replaying a recorded one, where that is possible; else as ``EagerSteps`` does.
 
     Batches of a new shape, of anything but tensors on the device, and networks that ask the device
     for a value run one kernel at a time.
+
+    Args:
+        step: What is taken, and recorded.
     """
 
-    def __init__(self, *arguments: Any, **settings: Any):
-        super().__init__(*arguments, **settings)
+    def __init__(self, step: TrainingStep):
+        self.step = step
+        self._eager = EagerSteps(step)
+        # What a user asked for is recorded as it is.
+        self._execution = step.posterior.execution or Recorded()
         # How often a shape that is to be recorded has been seen before.
         self._rehearsed: dict[Any, int] = {}
         self._recorded: dict[Any, tuple[list[Tensor], Replay]] = {}
-        self._state: _DeviceState | None = None
+        self._state: DeviceVerdict | None = None
         self._recorded_numbers: list[Any] = []
         self._refused = False
         self._since_look = 0
 
-    def step(self, batch: Any, beta: float) -> dict[str, float] | None:
+    def take(self, batch: Any, beta: float) -> dict[str, float] | None:
         """One step; its terms every so many steps, else None."""
         moved = as_batch(batch)
-        leaves, shape = _signature(moved, self.fabric.device)
+        leaves, shape = _signature(moved, self.step.device)
         if leaves is None:
-            moved = move(moved, self.fabric.device)
-            leaves, shape = _signature(moved, self.fabric.device)
+            moved = move(moved, self.step.device)
+            leaves, shape = _signature(moved, self.step.device)
         if leaves is None or not self._ready(shape, moved):
             # Such a step asks the device anyway, and must not come after one that failed.
             if self._since_look:
                 self._look()
-            with self._in_recording(shape in self._rehearsed):
-                return super().step(moved, beta)
+            rehearsal = self._execution if shape in self._rehearsed else None
+            return self._eager.take(moved, beta, rehearsal)
         buffers, replay = self._recorded[shape]
         for buffer, leaf in zip(buffers, leaves, strict=True):
             buffer.copy_(leaf)
@@ -70,28 +77,25 @@ class GraphStepper(Stepper):
         for rate, group in zip(self._state.rates, self._groups(), strict=True):
             rate.set(float(group["lr"]))
         replay()
-        self.count += 1
+        self.step.count += 1
         self._since_look += 1
         return self._look() if self._since_look >= TRUST else None
 
     def means(self) -> dict[str, float]:
-        """As ``Stepper.means``, of recorded and other steps together."""
+        """As ``EagerSteps.means``, over recorded and other steps together."""
         if self._state is not None:
             self._look()
-            sums, number = self._state.take_sums()
-            for name, value in sums.items() if number else ():
-                self._sums[name] = self._sums.get(name, 0.0) + value
-            self._summed += number
-        return super().means()
+            self._eager.add(*self._state.take_sums())
+        return self._eager.means()
 
     def close(self) -> None:
         """Frees the recorded steps, and leaves the optimizer without their marks."""
         self._recorded.clear()
-        self.optimizer.zero_grad(set_to_none=True)
+        self.step.optimizer.zero_grad(set_to_none=True)
         if self._state is not None:
-            del self.optimizer.optimizer.found_inf
+            del self.step.plain_optimizer.found_inf
             self._state = None
-        super().close()
+        self._eager.close()
 
     def _ready(self, shape: Any, batch: Batch) -> bool:
         if self._recorded and not self._refused and self._numbers() != self._recorded_numbers:
@@ -105,20 +109,11 @@ class GraphStepper(Stepper):
         if self._rehearsed[shape] <= WARM_UP:
             return False
         try:
-            with self._in_recording(True):
-                self._recorded[shape] = self._record(batch)
+            self._recorded[shape] = self._record(batch)
         except RuntimeError as error:
             # A value was asked for, or memory is short: nothing was computed, nothing is lost.
             self._refuse(error)
         return not self._refused
-
-    @contextmanager
-    def _in_recording(self, yes: bool) -> Generator[None]:
-        self.posterior.executor.in_recording = yes
-        try:
-            yield
-        finally:
-            self.posterior.executor.in_recording = False
 
     def _refuse(self, reason: object) -> None:
         self._refused = True
@@ -131,35 +126,25 @@ class GraphStepper(Stepper):
         whole = structure is not None
         fixed = Batch(*(pytree.tree_unflatten(buffers, structure) if whole else buffers))
         if self._state is None:
-            self._state = _DeviceState(len(self._groups()), self.fabric.device)
-            self.optimizer.optimizer.found_inf = self._state.skip
+            self._state = DeviceVerdict(len(self._groups()), self.step.device)
+            self.step.plain_optimizer.found_inf = self._state.skip
         state = self._state
+
+        def work() -> None:
+            state.add(self.step.run(fixed, state.beta.tensor, state, self._execution))
+
         # Rates are read from the device by the recorded step, and are plain numbers to schedules,
         # checkpoints and everyone else.
         before = [{key: group[key] for key in ("lr", "capturable")} for group in self._groups()]
         self._recorded_numbers = self._numbers()
         for group, rate in zip(self._groups(), state.rates, strict=True):
             group.update(lr=rate.tensor, capturable=True)
-        self.optimizer.zero_grad(set_to_none=True)
+        self.step.optimizer.zero_grad(set_to_none=True)
         try:
-            return buffers, record(lambda: self._device_step(fixed, state))
+            return buffers, record(work)
         finally:
             for group, own in zip(self._groups(), before, strict=True):
                 group.update(own)
-
-    def _device_step(self, batch: Batch, state: "_DeviceState") -> None:
-        """All of a step, without a value going to the host."""
-        saved = [value.clone() for value in self._statistics]
-        for _ in range(self.posterior.weights.auxiliary_steps):
-            terms = self._backward(self._auxiliary_loss())
-            state.judge(terms)
-            self._clip_and_step(terms["gradient_norm"])
-        terms = self._backward(self._losses(batch, state.beta.tensor))
-        state.judge(terms)
-        self._clip_and_step(terms["gradient_norm"])
-        for value, before in zip(self._statistics, saved, strict=True):
-            value.copy_(torch.where(state.failed, before, value))
-        state.add(terms)
 
     def _look(self) -> dict[str, float]:
         """The last step's terms; raises if a step since the last look went wrong."""
@@ -172,9 +157,9 @@ class GraphStepper(Stepper):
                 ("auxiliary", float("nan")),
             )
             # Steps after the failed one were counted and left no trace.
-            self.count += taken - since
+            self.step.count += taken - since
             self._state.taken.zero_()
-            raise DivergedError(name, self.count + 1, value)
+            raise DivergedError(name, self.step.count + 1, value)
         self._state.taken.zero_()
         return terms
 
@@ -185,7 +170,7 @@ class GraphStepper(Stepper):
         ]
 
     def _groups(self) -> list[dict[str, Any]]:
-        return self.optimizer.optimizer.param_groups
+        return self.step.plain_optimizer.param_groups
 
 
 class _DeviceNumber:
@@ -201,8 +186,11 @@ class _DeviceNumber:
             self._value = value
 
 
-class _DeviceState:
-    """What recorded steps read and leave behind.
+class DeviceVerdict(Verdict):
+    """Judges a recorded step on the device, and holds what such steps read and leave behind.
+
+    A step with a value that is not finite changes nothing, and neither does any step after it,
+    until the host looks.
 
     Attributes:
         beta: Weight of the complexity.
@@ -230,6 +218,14 @@ class _DeviceState:
         self.failed.logical_or_(good.logical_not())
         self.skip.copy_(self.failed)
 
+    @contextmanager
+    def undoing(self, statistics: Sequence[Tensor]) -> Generator[None]:
+        """Puts the buffers back if the step failed."""
+        saved = [value.clone() for value in statistics]
+        yield
+        for value, before in zip(statistics, saved, strict=True):
+            value.copy_(torch.where(self.failed, before, value))
+
     def add(self, terms: Terms) -> None:
         """Adds a step's terms; those of the first failed step are kept for the error message."""
         numbers = torch.stack([terms[name] for name in self.names])
@@ -255,11 +251,18 @@ class _DeviceState:
         return dict(zip(self.names, values, strict=True)), int(number)
 
 
-def can_record(fabric: Fabric, optimizer: Optimizer) -> bool:
+def can_record(step: TrainingStep) -> bool:
     """Whether steps may be recorded: one CUDA device, and an Adam that can skip by itself."""
-    scaled = getattr(fabric.strategy.precision, "scaler", None) is not None
-    plain = isinstance(optimizer, Adam) and all(group["fused"] for group in optimizer.param_groups)
-    return fabric.device.type == "cuda" and fabric.world_size == 1 and plain and not scaled
+    fabric, optimizer = step.fabric, step.plain_optimizer
+    fused = isinstance(optimizer, Adam) and all(group["fused"] for group in optimizer.param_groups)
+    if fabric is None or scales_losses(fabric):
+        return False
+    return fabric.device.type == "cuda" and fabric.world_size == 1 and fused
+
+
+def make_steps(step: TrainingStep, *, cuda_graph: bool = True) -> EagerSteps | RecordedSteps:
+    """Recorded steps where that is possible and wanted, else eager ones."""
+    return RecordedSteps(step) if cuda_graph and can_record(step) else EagerSteps(step)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The state of a training run: epochs, records, the best state, and how to go on."""
+"""A training run: epochs of steps, their records, the best state, and how to go on."""
 
 import math
 from collections.abc import Iterable
@@ -10,18 +10,20 @@ import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from bbh.objective import Schedule
+from bbh.annealing import Schedule
 from bbh.training import checkpoints
 from bbh.training.display import Display
+from bbh.training.eager import EagerSteps
 from bbh.training.history import EpochRecord, History
-from bbh.training.step import DivergedError, Stepper
+from bbh.training.recorded import RecordedSteps
+from bbh.training.step import DivergedError
 
 
-class TrainingLoop:
+class TrainingRun:
     """Epochs of steps.
 
     Args:
-        stepper: Takes the steps.
+        steps: Takes the steps.
         beta: Annealing of the complexity.
         scheduler: Of the learning rate.
         schedule_each_step: Advance it every step instead of every epoch.
@@ -32,7 +34,7 @@ class TrainingLoop:
 
     def __init__(
         self,
-        stepper: Stepper,
+        steps: EagerSteps | RecordedSteps,
         beta: Schedule,
         scheduler: LRScheduler | None,
         schedule_each_step: bool,
@@ -41,9 +43,9 @@ class TrainingLoop:
     ):
         if schedule_each_step and isinstance(scheduler, ReduceLROnPlateau):
             raise ValueError("ReduceLROnPlateau judges epochs: leave out schedule_each_step.")
-        self.stepper = stepper
-        self.posterior = stepper.posterior
-        self.optimizer = stepper.optimizer
+        self.steps = steps
+        self.step = steps.step
+        self.posterior = steps.step.posterior
         self.beta = beta
         self.scheduler = scheduler
         self.schedule_each_step = schedule_each_step
@@ -59,20 +61,20 @@ class TrainingLoop:
     ) -> dict[str, float]:
         """One pass over the data; means of the objective's terms."""
         self.posterior.train()
-        start = self.stepper.count
+        start = self.step.count
         number = len(self.records)
         beta = self.beta(float(number))
         try:
             for batch in loader:
-                done = self.stepper.count - start
+                done = self.step.count - start
                 # Without a length the schedule moves once per epoch.
                 beta = self.beta(number + (done / steps_per_epoch if steps_per_epoch else 0.0))
-                terms = self.stepper.step(batch, beta)
+                terms = self.steps.take(batch, beta)
                 if self.schedule_each_step and self.scheduler is not None:
                     self.scheduler.step()
                 if terms is not None:
                     show.step(number, done, terms)
-            means = self.stepper.means()
+            means = self.steps.means()
         except DivergedError as error:
             error.history = History(self.records)
             raise
@@ -87,16 +89,17 @@ class TrainingLoop:
         seconds: float,
     ) -> None:
         """Records the epoch, moves the schedule, remembers the best state."""
-        rate = float(self.optimizer.param_groups[0]["lr"])
+        rate = float(self.step.optimizer.param_groups[0]["lr"])
         record = EpochRecord(
             epoch=len(self.records) + 1,
-            step=self.stepper.count,
+            step=self.step.count,
             learning_rate=rate,
             seconds=seconds,
             validation=metrics,
             **means,
         )
         self.records.append(record)
+        self.posterior.weights.end_epoch()
         if self.patience is not None:
             best = math.inf if self.best_epoch is None else self._validation_nll(self.best_epoch)
             if metrics["nll"] < best:
@@ -130,11 +133,11 @@ class TrainingLoop:
         """Everything a resumed run needs."""
         return {
             "posterior": self.posterior.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "optimizer": self.step.optimizer.state_dict(),
             "scheduler": self.scheduler.state_dict() if self.scheduler else None,
             "kinds": self._kinds(),
-            "precision": self.stepper.fabric.strategy.precision.state_dict(),
-            "step": self.stepper.count,
+            "precision": self._precision().state_dict(),
+            "step": self.step.count,
             "records": [asdict(record) for record in self.records],
             "best_epoch": self.best_epoch,
             "best_state": self.best_state,
@@ -156,20 +159,20 @@ class TrainingLoop:
             if state["kinds"] != self._kinds():
                 raise ValueError(f"it was written with {state['kinds']}, not {self._kinds()}.")
             self.posterior.load_state_dict(state["posterior"])
-            self.optimizer.load_state_dict(state["optimizer"])
+            self.step.optimizer.load_state_dict(state["optimizer"])
             if self.scheduler is not None:
                 self.scheduler.load_state_dict(state["scheduler"])
-            self.stepper.fabric.strategy.precision.load_state_dict(state["precision"])
+            self._precision().load_state_dict(state["precision"])
             checkpoints.restore_random_state(state["random"], generators)
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
             raise checkpoints.CheckpointError(
                 f"{path} belongs to another posterior, optimizer or loader: {error}"
             ) from error
-        self.stepper.count = state["step"]
+        self.step.count = state["step"]
         self.records = [EpochRecord(**record) for record in state["records"]]
         self.best_epoch = state["best_epoch"]
         self.best_state = state["best_state"]
-        self.average = [mean.to(self.stepper.fabric.device) for mean in state.get("average", [])]
+        self.average = [mean.to(self.step.device) for mean in state.get("average", [])]
 
     @torch.no_grad()
     def _add_to_average(self, number: int) -> None:
@@ -180,9 +183,13 @@ class TrainingLoop:
         for mean, parameter in zip(self.average, parameters, strict=True):
             mean.lerp_(parameter, 1 / (number + 1))
 
+    def _precision(self) -> Any:
+        assert self.step.fabric is not None
+        return self.step.fabric.strategy.precision
+
     def _kinds(self) -> list[str]:
         """Whose state is whose: one optimizer would take another's without a word."""
-        parts = (self.optimizer.optimizer, self.scheduler)
+        parts = (self.step.plain_optimizer, self.scheduler)
         return ["nothing" if part is None else type(part).__name__ for part in parts]
 
     def _validation_nll(self, epoch: int) -> float:

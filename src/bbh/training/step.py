@@ -1,23 +1,26 @@
-"""One training step: the objective, its gradient and the update, every number checked."""
+"""One training step: the objective, its gradient, a verdict on every number, the update."""
 
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from math import isfinite
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from bbh.batches import Batch, Inputs, as_batch, move
+from bbh.execution import Execution
 from bbh.generators.factored.adam import FactoredAdam
 from bbh.generators.factored.gradients import clip_, total_norm
 from bbh.objective import FreeEnergy, free_energy
 from bbh.posterior import Posterior
 from bbh.training.history import History
 
-Complete = Callable[[Inputs], Batch]
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
 # Parts of the objective by name; the last is what to minimise.
 Terms = dict[str, Tensor]
 
@@ -43,96 +46,118 @@ class DivergedError(FloatingPointError):
         self.history = History()
 
 
-class Objective(nn.Module):
-    """The free energy as a module's forward pass, which is what distribution wraps."""
+class TrainingStep:
+    """A training step, the same for ``fit``, for recorded steps and for a loop of your own.
 
-    def __init__(self, posterior: Posterior[Any]):
-        super().__init__()
-        self.posterior = posterior
-
-    def forward(
-        self, inputs: Inputs, complete: Complete | None, num_samples: int | None, **settings: Any
-    ) -> Any:
-        """The free energy of a batch, or without one the helper networks' loss alone."""
-        if complete is not None:
-            batch = complete(inputs)
-            return free_energy(self.posterior, batch, num_samples=num_samples, **settings)
-        # Helper networks alone: no gradient is wanted for the weights they look at.
-        weights = self.posterior.weights
-        with torch.no_grad():
-            samples = weights.sample(num_samples or weights.samples_per_step)
-        return weights.cost(samples, self.posterior.prior).auxiliary
-
-
-class Stepper:
-    """Takes training steps.
+    >>> import bbh
+    >>> posterior = bbh.methods.bayes_by_backprop(nn.Linear(2, 3), bbh.likelihoods.Categorical())
+    >>> optimizer = torch.optim.Adam(posterior.parameters(), lr=1e-3)
+    >>> step = bbh.TrainingStep(posterior, optimizer, num_data=100)
+    >>> sorted(step((torch.zeros(10, 2), torch.zeros(10, dtype=torch.long))))
+    ['auxiliary', 'complexity', 'gradient_norm', 'nll', 'total']
 
     Args:
-        posterior: What is trained.
-        objective: Its ``Objective``, as Fabric wrapped it.
-        optimizer: As Fabric wrapped it.
-        fabric: Device and precision.
-        settings: Arguments of the free energy that stay the same.
+        posterior: What is trained; put into training mode.
+        optimizer: Of its parameters.
+        num_data: N, the number of training examples: never the batch's.
+        temperature: As in ``free_energy``, like the two that follow.
+        num_samples: Weight draws; None takes the method's own number.
+        likelihood_samples: How many of them enter the likelihood; None takes all.
         gradient_clip: Largest global norm of the gradient.
+        fabric: Lightning Fabric for device, precision and distribution; None does without.
 
     Attributes:
         count: Steps taken.
+        device: Where batches are moved.
     """
 
     def __init__(
         self,
         posterior: Posterior[Any],
-        objective: Any,
         optimizer: Any,
-        fabric: Fabric,
-        settings: dict[str, Any],
-        gradient_clip: float | None,
+        *,
+        num_data: int,
+        temperature: float = 1.0,
+        num_samples: int | None = None,
+        likelihood_samples: int | None = None,
+        gradient_clip: float | None = None,
+        fabric: "Fabric | None" = None,
     ):
-        self.posterior = posterior
-        self.objective = objective
-        self.optimizer = optimizer
+        self.posterior = posterior.train()
         self.fabric = fabric
-        self.settings = settings
-        self.gradient_clip = gradient_clip
         self.count = 0
+        self.device = posterior.device if fabric is None else fabric.device
+        self._objective: Any = _Objective(posterior)
+        self.optimizer = optimizer
+        if fabric is not None:
+            self._objective, self.optimizer = fabric.setup(self._objective, optimizer)
+        self._settings: dict[str, Any] = {
+            "num_data": num_data,
+            "temperature": temperature,
+            "num_samples": num_samples,
+            "likelihood_samples": likelihood_samples,
+        }
+        self._gradient_clip = gradient_clip
         self._statistics = posterior.statistics()
-        self._sums: dict[str, float] = {}
-        self._summed = 0
+
+    def __call__(
+        self, batch: Any, beta: float = 1.0, *, execution: Execution | None = None
+    ) -> dict[str, float]:
+        """Takes one step and returns its terms as numbers.
+
+        Args:
+            batch: ``(inputs, targets)``, ``(inputs, targets, weights)`` or a dictionary.
+            beta: Weight of the complexity.
+            execution: How to put draws through the network; None as in a call of the posterior.
+
+        Raises:
+            DivergedError: A term or the gradient is not finite; nothing has changed then.
+        """
+        verdict = HostVerdict(self.count + 1, may_overflow=self._scales_losses)
+        self.run(move(as_batch(batch), self.device), beta, verdict, execution)
+        self.count += 1
+        return verdict.numbers
+
+    def run(
+        self,
+        batch: Batch,
+        beta: float | Tensor,
+        verdict: "Verdict",
+        execution: Execution | None = None,
+    ) -> Terms:
+        """All of a step on a batch that lies on the device; its terms, without gradient."""
+        with verdict.undoing(self._statistics):
+            for _ in range(self.posterior.weights.auxiliary_steps):
+                self._update(self._auxiliary_loss(), verdict)
+            return self._update(self._losses(batch, beta, execution), verdict)
 
     def pretrain(self) -> None:
         """Steps of helper networks before the first training step."""
         self.posterior.train()
         for _ in range(self.posterior.weights.pretraining_steps):
-            self._update(self._auxiliary_loss())
-
-    def step(self, batch: Any, beta: float) -> dict[str, float] | None:
-        """One step; its terms, or None where the device has not been asked for them."""
-        batch = move(as_batch(batch), self.fabric.device)
-        with self._statistics_kept():
-            for _ in range(self.posterior.weights.auxiliary_steps):
-                self._update(self._auxiliary_loss())
-            terms = self._update(self._losses(batch, beta))
-        self.count += 1
-        for name, value in terms.items():
-            self._sums[name] = self._sums.get(name, 0.0) + value
-        self._summed += 1
-        return terms
-
-    def means(self) -> dict[str, float]:
-        """Means of the terms over the steps since this was last asked; empty if there were none."""
-        means = {name: value / self._summed for name, value in self._sums.items()}
-        self._sums, self._summed = {}, 0
-        return means
+            verdict = HostVerdict(self.count + 1, may_overflow=self._scales_losses)
+            self._update(self._auxiliary_loss(), verdict)
 
     def close(self) -> None:
         """Leaves posterior and optimizer as any other code expects them."""
-        if isinstance(self.optimizer.optimizer, FactoredAdam):
-            self.optimizer.optimizer.release()
+        if isinstance(self.plain_optimizer, FactoredAdam):
+            self.plain_optimizer.release()
 
-    def _losses(self, batch: Batch, beta: float | Tensor) -> Terms:
+    @property
+    def plain_optimizer(self) -> Any:
+        """The optimizer as it was given."""
+        return self.optimizer if self.fabric is None else self.optimizer.optimizer
+
+    @property
+    def _scales_losses(self) -> bool:
+        return self.fabric is not None and scales_losses(self.fabric)
+
+    def _losses(self, batch: Batch, beta: float | Tensor, execution: Execution | None) -> Terms:
         # Mixed precision rounds every tensor it is given: targets and weights go in unseen.
         complete = partial(Batch, targets=batch.targets, weights=batch.weights)
-        energy: FreeEnergy = self.objective(batch.inputs, complete, beta=beta, **self.settings)
+        energy: FreeEnergy = self._objective(
+            batch.inputs, complete, beta=beta, execution=execution, **self._settings
+        )
         # The total last: where a term is not finite, the term is to blame.
         return {
             "nll": energy.nll,
@@ -142,45 +167,104 @@ class Stepper:
         }
 
     def _auxiliary_loss(self) -> Terms:
-        return {"auxiliary": self.objective(None, None, self.settings["num_samples"])}
+        return {"auxiliary": self._objective(None, None, self._settings["num_samples"])}
 
-    def _backward(self, terms: Terms) -> Terms:
-        """Gradients of the last term; all terms as plain numbers, and the gradient's norm."""
+    def _update(self, losses: Terms, verdict: "Verdict") -> Terms:
+        """One optimizer step on the last of the losses, as far as the verdict allows."""
         self.optimizer.zero_grad(set_to_none=True)
-        self.fabric.backward(next(reversed(terms.values())))
-        self.fabric.strategy.precision.unscale_gradients(self.optimizer.optimizer)
+        loss = next(reversed(losses.values()))
+        if self.fabric is None:
+            loss.backward()
+        else:
+            self.fabric.backward(loss)
+            self.fabric.strategy.precision.unscale_gradients(self.plain_optimizer)
         norm = total_norm(self.posterior.parameters())
-        plain = {name: term.detach().to(norm.dtype) for name, term in terms.items()}
-        return plain | {"gradient_norm": norm}
-
-    def _clip_and_step(self, norm: Tensor) -> None:
-        if self.gradient_clip is not None:
-            clip_(self.posterior.parameters(), self.gradient_clip, norm)
+        terms = {name: term.detach().to(norm.dtype) for name, term in losses.items()}
+        terms["gradient_norm"] = norm
+        verdict.judge(terms)
+        if self._gradient_clip is not None:
+            clip_(self.posterior.parameters(), self._gradient_clip, norm)
         self.optimizer.step()
+        return terms
+
+
+class _Objective(nn.Module):
+    """The free energy as a module's forward pass, which is what distribution wraps."""
+
+    def __init__(self, posterior: Posterior[Any]):
+        super().__init__()
+        self.posterior = posterior
+
+    def forward(
+        self,
+        inputs: Inputs,
+        complete: Callable[[Inputs], Batch] | None,
+        num_samples: int | None,
+        **settings: Any,
+    ) -> Any:
+        """The free energy of a batch, or without one the helper networks' loss alone."""
+        if complete is not None:
+            batch = complete(inputs)
+            return free_energy(self.posterior, batch, num_samples=num_samples, **settings)
+        # Helper networks alone: no gradient is wanted for the weights they look at.
+        weights = self.posterior.weights
+        with torch.no_grad():
+            samples = self.posterior.sample(num_samples or weights.samples_per_step)
+        return weights.cost(samples, self.posterior.prior).auxiliary
+
+
+class Verdict(ABC):
+    """Judges the numbers of a step before they change anything."""
+
+    @abstractmethod
+    def judge(self, terms: Terms) -> None:
+        """Looks at the terms of an update, and prevents it if one of them is not finite."""
+
+    @abstractmethod
+    def undoing(self, statistics: Sequence[Tensor]) -> AbstractContextManager[None]:
+        """Undoes what a failed step did to the network's buffers: batch norm writes as it reads."""
+
+
+class HostVerdict(Verdict):
+    """Reads the numbers, and raises ``DivergedError`` for one that is not finite.
+
+    Args:
+        step: Number of the step, for the error message.
+        may_overflow: Half precision finds the scale of its loss by overflowing; the scaler skips
+            such an update itself.
+
+    Attributes:
+        numbers: The terms that were judged last.
+    """
+
+    def __init__(self, step: int, *, may_overflow: bool = False):
+        self.numbers: dict[str, float] = {}
+        self._step = step
+        self._may_overflow = may_overflow
+
+    def judge(self, terms: Terms) -> None:
+        """Raises for the first term that is not finite."""
+        # One read for all of them: each by itself would stall an accelerator.
+        values = torch.stack(list(terms.values())).tolist()
+        self.numbers = dict(zip(terms, values, strict=True))
+        if self._may_overflow and not isfinite(self.numbers["gradient_norm"]):
+            self.numbers["gradient_norm"] = 0.0
+        for name, value in self.numbers.items():
+            if not isfinite(value):
+                raise DivergedError(name, self._step, value)
 
     @contextmanager
-    def _statistics_kept(self) -> Generator[None]:
-        """Undoes a failed step's mark on the network's buffers: batch norm writes as it reads."""
-        saved = [(value, value.clone()) for value in self._statistics]
+    def undoing(self, statistics: Sequence[Tensor]) -> Generator[None]:
+        """Puts the buffers back if the step raises."""
+        saved = [value.clone() for value in statistics]
         try:
             yield
         except DivergedError:
-            for value, before in saved:
+            for value, before in zip(statistics, saved, strict=True):
                 value.copy_(before)
             raise
 
-    def _update(self, losses: Terms) -> dict[str, float]:
-        """One optimizer step, unless a term or the gradient is not finite; all as numbers."""
-        terms = self._backward(losses)
-        # One read for all of them: each by itself would stall an accelerator.
-        numbers = torch.stack(list(terms.values())).tolist()
-        values: dict[str, float] = dict(zip(terms, numbers, strict=True))
-        # Half precision finds its loss scale by overflowing; the scaler skips such a step itself.
-        scaled = getattr(self.fabric.strategy.precision, "scaler", None) is not None
-        if scaled and not isfinite(values["gradient_norm"]):
-            values["gradient_norm"] = 0.0
-        for name, value in values.items():
-            if not isfinite(value):
-                raise DivergedError(name, self.count + 1, value)
-        self._clip_and_step(terms["gradient_norm"])
-        return values
+
+def scales_losses(fabric: "Fabric") -> bool:
+    """Whether half precision makes losses larger so that their gradients do not vanish."""
+    return getattr(fabric.strategy.precision, "scaler", None) is not None

@@ -19,11 +19,11 @@ from bbh_studies.bench.compare import find, ratio, side_by_side
 from bbh_studies.bench.contenders import check_prediction
 from bbh_studies.bench.cpu import SCALING_TITLE, follow, gather, not_measured
 from bbh_studies.bench.own import (
-    make_stepper,
     num_parameters,
     own_contenders,
     own_prediction,
     plain_kernels,
+    problem_steps,
 )
 from bbh_studies.bench.problems import Problem, lenet, resnet, small_mlp
 from bbh_studies.bench.records import (
@@ -180,21 +180,21 @@ class LargeSteps:
         whole, less = floor_bytes(posterior), floor_bytes(posterior, torch.bfloat16)
         self.floors = {"eager": whole, "graph": whole, "fused": whole, "half": less}
         batch = (problem.inputs, problem.targets)
-        eager = make_stepper(copy.deepcopy(posterior), problem, cuda_graph=False, factored=False)
-        graph = make_stepper(copy.deepcopy(posterior), problem, factored=False)
-        half = make_stepper(copy.deepcopy(posterior), problem, moments=torch.bfloat16)
-        fused = make_stepper(posterior, problem)
+        eager = problem_steps(copy.deepcopy(posterior), problem, cuda_graph=False, factored=False)
+        graph = problem_steps(copy.deepcopy(posterior), problem, factored=False)
+        half = problem_steps(copy.deepcopy(posterior), problem, moments=torch.bfloat16)
+        fused = problem_steps(posterior, problem)
         self.posterior = posterior
 
-        def plain(stepper: Any) -> None:
+        def plain(steps: Any) -> None:
             with plain_kernels():
-                stepper.step(batch, 1.0)
+                steps.take(batch, 1.0)
 
         self.steps = {
             "eager": lambda: plain(eager),
             "graph": lambda: plain(graph),
-            "fused": lambda: fused.step(batch, 1.0),
-            "half": lambda: half.step(batch, 1.0),
+            "fused": lambda: fused.take(batch, 1.0),
+            "half": lambda: half.take(batch, 1.0),
         }
         self.timed = Timed({}, {})
 

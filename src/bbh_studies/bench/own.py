@@ -10,12 +10,10 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from bbh import generators, methods
-from bbh.generators.factored.adam import make_adam
 from bbh.likelihoods import Categorical
 from bbh.posterior import Posterior
-from bbh.prediction.predicting import predict
-from bbh.training.recorded import GraphStepper, can_record
-from bbh.training.step import Objective, Stepper
+from bbh.prediction import predict
+from bbh.training import EagerSteps, RecordedSteps, TrainingStep, make_adam, make_steps
 from bbh.version import __version__
 from bbh_studies.bench.contenders import OWN, Contender
 from bbh_studies.bench.problems import Problem
@@ -75,12 +73,12 @@ def own_contenders(problem: Problem, names: Iterable[str] = ()) -> list[Contende
 def own_contender(name: str, own: OwnMethod, problem: Problem) -> Contender:
     """One posterior with everything else at its default."""
     posterior = own.make(problem.make_network())
-    stepper = make_stepper(posterior, problem, likelihood_samples=own.likelihood_samples)
+    steps = problem_steps(posterior, problem, likelihood_samples=own.likelihood_samples)
     return Contender(
         name=name,
         library=f"{OWN} {__version__}",
         method=own.method,
-        step=lambda: stepper.step((problem.inputs, problem.targets), 1.0),
+        step=lambda: steps.take((problem.inputs, problem.targets), 1.0),
         predict=lambda batch_size: own_prediction(posterior, problem, batch_size),
         parameters=num_parameters(posterior),
     )
@@ -99,7 +97,7 @@ def own_prediction(
     ).mean
 
 
-def make_stepper(
+def problem_steps(
     posterior: Posterior[Any],
     problem: Problem,
     *,
@@ -107,7 +105,7 @@ def make_stepper(
     factored: bool = True,
     moments: torch.dtype = torch.float32,
     likelihood_samples: int | None = None,
-) -> Stepper:
+) -> EagerSteps | RecordedSteps:
     """What ``bbh.fit`` makes, or the same without some of what it saves.
 
     Args:
@@ -122,20 +120,17 @@ def make_stepper(
     posterior.to(problem.device)
     parameters = [one for one in posterior.parameters() if one.requires_grad]
     if factored:
-        optimizer = make_adam(posterior, parameters, moments=moments, lr=1e-4)
+        optimizer = make_adam(posterior.weights, parameters, moments=moments, lr=1e-4)
     else:
         optimizer = torch.optim.Adam(parameters, lr=1e-4, fused=True)
-    objective, wrapped = fabric.setup(Objective(posterior), optimizer)
-    posterior.train()
-    settings = {
-        "num_data": problem.num_data,
-        "temperature": 1.0,
-        "num_samples": None,
-        "likelihood_samples": likelihood_samples,
-    }
-    graphs = cuda_graph and can_record(fabric, wrapped.optimizer)
-    make = GraphStepper if graphs else Stepper
-    return make(posterior, objective, wrapped, fabric, settings, None)
+    step = TrainingStep(
+        posterior,
+        optimizer,
+        num_data=problem.num_data,
+        likelihood_samples=likelihood_samples,
+        fabric=fabric,
+    )
+    return make_steps(step, cuda_graph=cuda_graph)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import bbh
 from bbh.attacks import FGSM, PGD, Attack, LegacyFGSM, robustness
 from bbh.prediction.draws import evaluation_mode
 from bbh.prediction.predicting import MEMORY_LIMIT
-from bbh.samples import Params
+from bbh.samples import Samples
 from bbh.training.display import Display
 from bbh_studies.config import Config
 from bbh_studies.datasets import ImageData
@@ -142,7 +142,7 @@ def _memory_limit(device: torch.device) -> int:
     return max(MEMORY_LIMIT, free // 8)
 
 
-def _draws(posterior: bbh.Posterior[Any], number: int) -> Params:
+def _draws(posterior: bbh.Posterior[Any], number: int) -> Samples:
     """Weight draws to predict with; each member once where there are only so many."""
     with evaluation_mode(posterior), torch.no_grad():
         return posterior.sample(posterior.weights.num_useful(number))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import bbh
 from bbh.predictive import ClassPredictive
-from bbh.samples import Params
+from bbh.samples import Samples
 from bbh.training.display import Display
 from bbh_studies.config import Config
 from bbh_studies.datasets import ImageData
@@ -123,7 +123,7 @@ def data_facts(data: ImageData, config: Config) -> dict[str, str]:
 
 def draws_with_statistics(
     posterior: bbh.Posterior[Any], config: Config, data: ImageData, number: int
-) -> Params | None:
+) -> Samples | None:
     """Weight draws with batch-norm statistics of their own; None where no layer has any."""
     if not any(
         isinstance(module, nn.BatchNorm2d) and module.track_running_stats

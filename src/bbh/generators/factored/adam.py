@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Adam
 
+from bbh.distribution import WeightDistribution
 from bbh.generators.factored.gradients import (
     clear_factors,
     collect_factors,
@@ -15,30 +16,26 @@ from bbh.generators.factored.gradients import (
     stop_collecting,
 )
 from bbh.generators.factored.outer_adam import AdamSettings, outer_adam_
-from bbh.generators.hypernetwork import Hypernetwork
 
 
 def make_adam(
-    posterior: nn.Module,
+    weights: WeightDistribution,
     parameters: Iterable[nn.Parameter],
     *,
     moments: torch.dtype = torch.float32,
     **settings: Any,
 ) -> "FactoredAdam":
-    """Adam for a posterior on one CPU or CUDA device, with all it can save.
+    """Adam for one CPU or CUDA device that saves what the distribution over weights lets it save.
 
     Args:
-        posterior: Whose large output layers are updated from factors; where it will train.
+        weights: Its large matrices whose gradients come in factors are updated from these. It must
+            be on the device where it will train.
         parameters: What to train.
-        moments: Of those layers; see ``FactoredAdam``.
+        moments: Of those matrices; see ``FactoredAdam``.
         settings: Of ``torch.optim.Adam``.
     """
-    factored = [
-        module.output_weight
-        for module in posterior.modules()
-        if isinstance(module, Hypernetwork) and module.head.slices == 1
-    ]
-    large = [weight for weight in factored if weight.requires_grad and is_large(weight)]
+    found = weights.factored_parameters()
+    large = [matrix for matrix in found if matrix.requires_grad and is_large(matrix)]
     return FactoredAdam(parameters, large, moments=moments, **settings)
 
 

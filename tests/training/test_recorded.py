@@ -23,20 +23,23 @@ def recorded(monkeypatch):
 
         return replay
 
-    def on_the_device(stepper, batch, state):
+    def on_the_device(step, batch, beta, verdict, execution=None):
+        if not isinstance(verdict, graphs.DeviceVerdict):
+            return run(step, batch, beta, verdict, execution)
         # A graph reads the rates it was recorded with: those on the device.
-        groups = stepper._groups()
+        groups = step.plain_optimizer.param_groups
         rates = [group["lr"] for group in groups]
-        for group, rate in zip(groups, state.rates, strict=True):
+        for group, rate in zip(groups, verdict.rates, strict=True):
             group["lr"] = rate.tensor
-        device_step(stepper, batch, state)
+        terms = run(step, batch, beta, verdict, execution)
         for group, rate in zip(groups, rates, strict=True):
             group["lr"] = rate
+        return terms
 
-    device_step = graphs.GraphStepper._device_step
-    monkeypatch.setattr(graphs.GraphStepper, "_device_step", on_the_device)
+    run = bbh.TrainingStep.run
+    monkeypatch.setattr(bbh.TrainingStep, "run", on_the_device)
     monkeypatch.setattr(graphs, "record", record)
-    monkeypatch.setattr("bbh.training.fitting.can_record", lambda *_: True)
+    monkeypatch.setattr(graphs, "can_record", lambda _: True)
     return calls
 
 
@@ -181,8 +184,7 @@ def test_resumes_without_graphs_what_was_written_with_them(recorded, tmp_path):
             posterior,
             loader(inputs),
             epochs=4,
-            checkpoint=path,
-            resume=True,
+            checkpoint=bbh.Checkpoint(path, resume=True),
             cuda_graph=not graphs_in_first,
             progress=False,
             **settings,
@@ -199,7 +201,7 @@ def test_what_cannot_be_recorded_runs_as_usual(monkeypatch):
         raise RuntimeError("operation not permitted when stream is capturing")
 
     monkeypatch.setattr(graphs, "record", refuse)
-    monkeypatch.setattr("bbh.training.fitting.can_record", lambda *_: True)
+    monkeypatch.setattr(graphs, "can_record", lambda _: True)
     posterior = bbh.methods.maximum_a_posteriori(mlp(), bbh.likelihoods.Categorical())
     other = copy.deepcopy(posterior)
     first, _ = fit(posterior, loader(torch.randn(20, 4)), True, epochs=3)

@@ -1,82 +1,11 @@
-"""Named weights: laying them side by side and cutting them back, and choosing them."""
-
-import math
+"""Which parameters get a distribution, and how many inputs they sum over."""
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import nn
 
-from bbh.samples import (
-    Shapes,
-    TensorTable,
-    fan_in,
-    flatten,
-    select_bayesian,
-    size,
-    trainable_parameters,
-    unflatten,
-)
+from bbh.network import fan_in, select_bayesian, trainable_parameters
 from scenarios import BatchNormNet, LeNet, LSTMNet, TiedNet, TransformerNet, TwoInputs
-
-shapes_strategy = st.lists(
-    st.lists(st.integers(1, 4), min_size=0, max_size=4), min_size=1, max_size=5
-).map(lambda sizes: {f"layer{i}.weight": torch.Size(shape) for i, shape in enumerate(sizes)})
-
-
-# --- Flatten and unflatten ------------------------------------------------------------------
-
-
-@given(shapes_strategy, st.integers(1, 4))
-def test_unflatten_then_flatten_changes_nothing(shapes: Shapes, num_samples: int):
-    matrix = torch.arange(float(num_samples * size(shapes))).view(num_samples, -1)
-    samples = unflatten(matrix, shapes)
-    assert {name: value.shape for name, value in samples.items()} == {
-        name: (num_samples, *shape) for name, shape in shapes.items()
-    }
-    assert torch.equal(flatten(samples, shapes), matrix)
-
-
-@given(shapes_strategy, st.integers(1, 4))
-def test_flatten_then_unflatten_changes_nothing(shapes: Shapes, num_samples: int):
-    samples = {name: torch.randn(num_samples, *shape) for name, shape in shapes.items()}
-    back = unflatten(flatten(samples, shapes), shapes)
-    assert back.keys() == samples.keys()
-    assert all(torch.equal(back[name], samples[name]) for name in shapes)
-
-
-@given(shapes_strategy)
-def test_size_is_the_number_of_columns(shapes: Shapes):
-    samples = {name: torch.zeros(2, *shape) for name, shape in shapes.items()}
-    assert flatten(samples, shapes).shape == (2, size(shapes))
-    assert size(shapes) == sum(value[0].numel() for value in samples.values())
-
-
-@given(shapes_strategy, st.data())
-def test_flatten_takes_the_named_tensors_in_the_shapes_order(shapes: Shapes, data):
-    names = data.draw(st.permutations(list(shapes)))
-    some = {name: shapes[name] for name in names[: data.draw(st.integers(1, len(names)))]}
-    samples = {
-        name: torch.full((1, *shape), float(i)) for i, (name, shape) in enumerate(shapes.items())
-    }
-    order = list(shapes)
-    expected = [float(order.index(name)) for name in some for _ in range(math.prod(shapes[name]))]
-    assert flatten(samples, some)[0].tolist() == expected
-
-
-def test_row_major_order_within_a_tensor():
-    samples = {"a": torch.arange(6.0).view(1, 2, 3), "s": torch.tensor([6.0])}
-    shapes: Shapes = {"a": torch.Size([2, 3]), "s": torch.Size([])}
-    assert flatten(samples, shapes).tolist() == [[0, 1, 2, 3, 4, 5, 6]]
-
-
-def test_gradients_pass_both_ways():
-    shapes: Shapes = {"a": torch.Size([2]), "s": torch.Size([])}
-    matrix = torch.ones(2, 3, requires_grad=True)
-    flatten(unflatten(matrix, shapes), shapes).sum().backward()
-    assert torch.equal(matrix.grad, torch.ones(2, 3))  # type: ignore[arg-type]
-
 
 # --- Fan-in ---------------------------------------------------------------------------------
 
@@ -169,17 +98,3 @@ def test_frozen_parameters_are_never_selected():
         select_bayesian(network.requires_grad_(False), None)
     with pytest.raises(ValueError, match="selects no"):
         select_bayesian(LSTMNet(), lambda name, value: False)
-
-
-# --- Tables ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("trainable", [True, False])
-def test_table_keeps_names_with_dots(trainable: bool):
-    tensors = {"a.weight": torch.randn(2, 3), "b": torch.tensor(1.0)}
-    table = TensorTable(tensors, trainable=trainable)
-    assert list(table()) == ["a.weight", "b"]
-    assert all(torch.equal(table()[name], value) for name, value in tensors.items())
-    assert list(table.state_dict()) == ["a/weight", "b"]
-    assert len(list(table.parameters())) == (2 if trainable else 0)
-    assert table.double()()["b"].dtype == torch.float64

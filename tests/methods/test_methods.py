@@ -59,11 +59,9 @@ def test_a_module_is_named_not_passed():
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"resume": True}, "resume=True needs checkpoint="),
         ({"schedule_each_step": True}, "needs a scheduler"),
         ({"num_samples": 0}, "num_samples=0"),
         ({"epochs": 0}, "epochs=0"),
-        ({"patience": 3}, "needs a validation_loader"),
     ],
 )
 def test_arguments_of_fit_that_would_do_nothing_are_refused(options, problem):

@@ -8,8 +8,7 @@ from torch import Tensor, nn
 from torch import distributions as td
 
 import bbh
-from bbh.cost import Cost
-from bbh.distribution import WeightDistribution
+from bbh.distribution import Cost, WeightDistribution
 from bbh.divergences import Adversarial, NearestNeighbour, NearestNeighbourEntropy
 from bbh.generators import LayerWise
 from bbh.methods import (
@@ -21,10 +20,11 @@ from bbh.methods import (
     Particles,
     Product,
 )
+from bbh.methods.flow_steps import draw_masks
 from bbh.methods.flows import MultiplierFlow
 from bbh.noise import GaussianNoise
 from bbh.priors import Laplace, Normal, Prior, Sampled, ScaleMixture
-from bbh.samples import flatten
+from bbh.samples import Samples, flatten
 from scenarios import SmallLeNet
 
 # --- Mean field -----------------------------------------------------------------------------
@@ -220,7 +220,9 @@ def test_flow_bound_holds_with_flow_steps():
         noise = torch.linspace(-7, 7, 2001).double()
         base = td.Normal(torch.tensor(0.0).double(), 1.0).log_prob(noise).exp()
         base = base / base.sum()
-        z = multiplier.flow((Z_LOC + math.sqrt(Z_VARIANCE) * noise).unsqueeze(1))[0].squeeze()
+        start = (Z_LOC + math.sqrt(Z_VARIANCE) * noise).unsqueeze(1)
+        (masks,) = draw_masks([multiplier.flow], start.unsqueeze(0))
+        z = multiplier.flow(start, masks)[0].squeeze()
         w = torch.linspace(z.min().item() - 3, z.max().item() + 3, 8001).double()
         density = td.Normal(z * MEAN, SCALE).log_prob(w.unsqueeze(1)).exp() @ base
         assert torch.trapezoid(density, w).item() == pytest.approx(1, abs=1e-4)
@@ -286,12 +288,9 @@ def test_kernels_that_go_together_cost_what_they_cost_alone():
         other = MultiplicativeFlow({name: value}, kind=FlowKind.PLANAR).double()
         own = weights.state_dict()
         other.load_state_dict({key: own[key] for key in other.state_dict()})
-        one = {name: samples[name]}
-        drawn = type(samples)(
-            one,
-            {name: samples.parts[0][name]},
-            {name: samples.parts[1][name]},
-            {name: samples.multipliers[name]},
+        latents = {f"{what} of {name}" for what in ("z", "log q", "loc", "scale")}
+        drawn = Samples(
+            {name: samples[name]}, latents={latent: samples.latent(latent) for latent in latents}
         )
         alone = alone + other.cost(drawn, Normal()).complexity
     torch.testing.assert_close(found, alone)
@@ -348,10 +347,9 @@ def test_flow_scales_respect_their_limit():
 
 def test_flow_accepts_priors_that_are_not_gaussian():
     weights = MultiplicativeFlow({"w": torch.randn(2, 3)}).double()
-    torch.manual_seed(1)
-    mixture = weights.cost({}, ScaleMixture((1.0, 1.0), (0.5, 0.5))).complexity
-    torch.manual_seed(1)
-    normal = weights.cost({}, Normal()).complexity
+    samples = weights.eval().sample(1)
+    mixture = weights.cost(samples, ScaleMixture((1.0, 1.0), (0.5, 0.5))).complexity
+    normal = weights.cost(samples, Normal()).complexity
     # Same draw; the prior term is sampled instead of exact: w² varies by its noise of 0.01.
     assert mixture.item() == pytest.approx(normal.item(), abs=0.2)
 
@@ -391,10 +389,10 @@ class Charging(WeightDistribution):
         self.shapes = {name: torch.Size([2])}
         self.price, self.auxiliary, self.num_distinct = price, auxiliary, distinct
 
-    def sample(self, num_samples: int) -> dict[str, Tensor]:
-        return {name: torch.ones(num_samples, *shape) for name, shape in self.shapes.items()}
+    def sample(self, num_samples: int) -> Samples:
+        return Samples({n: torch.ones(num_samples, *shape) for n, shape in self.shapes.items()})
 
-    def cost(self, samples: dict[str, Tensor], prior: Prior) -> Cost:
+    def cost(self, samples: Samples, prior: Prior) -> Cost:
         return Cost(torch.tensor(self.price), self.auxiliary)
 
 
@@ -449,23 +447,23 @@ def test_draws_bring_along_what_their_cost_needs(monkeypatch):
     bbh.free_energy(posterior, batch, num_data=6).total.backward()
     # Once for the draws and their cost, although norms are another part of the product.
     assert len(asked) == 1
-    # Plain draws, and those without gradient, cost the same, with a gradient.
-    with torch.no_grad():
-        samples = posterior.weights.sample(1)
-    assert type(posterior.sample(1)) is dict
-    for draws in (samples, dict(samples)):
-        posterior.zero_grad()
-        posterior.weights.cost(draws, Normal()).complexity.backward()
-        assert all(p.grad is not None for p in posterior.weights.parts[0].parameters())
 
 
-def test_draws_that_took_the_place_of_others_are_those_that_count():
+def test_draws_from_elsewhere_do_not_know_what_they_were_made_from():
+    weights = MeanFieldNormal({"w": torch.randn(2, 3)})
+    with pytest.raises(KeyError, match="do not know their 'loc'"):
+        weights.cost(Samples({"w": torch.zeros(1, 2, 3)}), Normal())
+
+
+def test_other_values_cost_what_they_cost():
     parts = [implicit(NearestNeighbourEntropy()), Particles({"norm": torch.ones(1, 2)})]
     weights = Product(parts)
     draws = weights.sample(5)
     before = weights.cost(draws, Normal()).complexity
-    wider = {name: 3 * value for name, value in draws.items()}
-    draws |= wider
-    found, expected = (weights.cost(one, Normal()).complexity for one in (draws, wider))
+    wider = Samples({name: 3 * value for name, value in draws.items()})
+    found = weights.cost(wider, Normal()).complexity
+    expected = sum(part.cost(wider, Normal()).complexity for part in parts)
     assert torch.equal(found, expected)
     assert not torch.equal(found, before)
+    with pytest.raises(TypeError, match="item assignment"):
+        draws["norm"] = wider["norm"]

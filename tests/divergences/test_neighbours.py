@@ -8,7 +8,7 @@ import torch
 from bbh.divergences import neighbours_cpu
 from bbh.divergences.neighbours import sum_log_distances, sum_log_distances_plain
 from bbh.prediction.memory import peak_bytes
-from kernels.interpreter import run_interpreted
+from interpreter import run_interpreted
 
 FLOOR = 1e-4
 CASES = [
@@ -145,7 +145,7 @@ def test_triton_kernel_through_its_interpreter():
     pytest.importorskip("triton", reason="Triton is not installed")
     error, unseen = run_interpreted(
         "import warnings\n"
-        "from kernels.test_neighbours import *\n"
+        "from divergences.test_neighbours import *\n"
         "from bbh.divergences.neighbours_triton import log_distances\n"
         "print(max(compare(log_distances, *case) for case in CASES))\n"
         "warnings.simplefilter('ignore')\n"  # NumPy's, of infinite differences

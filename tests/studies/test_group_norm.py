@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from bbh_studies.group_norm import group_norm_relu_plain
-from kernels.interpreter import run_interpreted
+from interpreter import run_interpreted
 
 CASES = [
     (batch, channels, groups, height, width, added)
@@ -44,7 +44,7 @@ def compare(forward, backward, batch, channels, groups, height, width, added, dt
 def test_triton_kernels_through_their_interpreter():
     pytest.importorskip("triton", reason="Triton is not installed")
     errors = run_interpreted(
-        "from kernels.test_group_norm import *\n"
+        "from studies.test_group_norm import *\n"
         "from bbh_studies.group_norm_triton import backward, forward\n"
         "cases = (*CASES, (300, 8, 2, 2, 2, True))\n"
         "print(max(compare(forward, backward, *case) for case in cases))\n"

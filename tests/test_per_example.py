@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from bbh.methods import DropoutMasks, MeanFieldNormal
 from bbh.methods.mean_field import draw_normal
-from bbh.per_example import InputDropout, PerExampleWeight, Sampling, apart, take
+from bbh.per_example import InputDropout, PerExampleWeight, Sampling
 
 PER_EXAMPLE = [Sampling.LOCAL, Sampling.FLIPOUT]
 # A batch of so many copies of one example shows the distribution of its output. Its mean is then
@@ -19,7 +19,7 @@ COPIES = 20_000
 
 def one_draw(loc: Tensor, scale: Tensor, sampling: Sampling) -> PerExampleWeight:
     draws = draw_normal(loc.unsqueeze(0), scale.unsqueeze(0), sampling)
-    weight = take({"w": draws}, 0)["w"]
+    weight = draws.draw(0)
     assert isinstance(weight, PerExampleWeight)
     return weight
 
@@ -89,7 +89,7 @@ def test_dropout_in_training_and_in_prediction_is_the_same_distribution():
     kernel, inputs = torch.randn(4, 2, 1), torch.randn(1, 4, 1)
     weights = DropoutMasks({"w": kernel}, {"w": 1}, 0.5, groups={"w": 2})
     with torch.no_grad():
-        weight = take(weights.train().sample(1), 0)["w"]
+        weight = weights.train().sample(1).apart()[0]["w"]
         in_training = F.conv1d(inputs.expand(COPIES, 4, 1), weight, groups=2).squeeze()
         draws = weights.eval().sample(COPIES)["w"].view(COPIES, 2, 2, 2)
         in_prediction = (draws @ inputs.view(2, 2, 1)).flatten(1)
@@ -121,7 +121,7 @@ def test_gradients_of_loc_and_scale_are_unbiased(sampling: Sampling):
 
 def test_zero_inputs_have_finite_gradients():
     loc, scale = torch.randn(1, 2, 3, requires_grad=True), torch.rand(1, 2, 3, requires_grad=True)
-    weight = take({"w": draw_normal(loc, scale, Sampling.LOCAL)}, 0)["w"]
+    weight = draw_normal(loc, scale, Sampling.LOCAL).draw(0)
     inputs = torch.zeros(4, 3, requires_grad=True)
     gradients = torch.autograd.grad(F.linear(inputs, weight).sum(), (loc, scale, inputs))
     assert all(torch.isfinite(gradient).all() for gradient in gradients)
@@ -156,57 +156,6 @@ def test_biases_and_evaluation_are_ordinary(sampling: Sampling):
 
 def test_bias_may_be_named():
     loc, bias = torch.randn(1, 2, 3), torch.tensor([10.0, -10.0])
-    weight = take({"w": draw_normal(loc, 0 * loc, Sampling.LOCAL)}, 0)["w"]
+    weight = draw_normal(loc, 0 * loc, Sampling.LOCAL).draw(0)
     inputs = torch.randn(4, 3)
     torch.testing.assert_close(F.linear(inputs, weight, bias=bias), inputs @ loc[0].T + bias)
-
-
-@pytest.mark.parametrize("number", [1, 4])
-def test_draws_on_their_own_are_those_taken_with_the_same_gradient(number):
-    weights = torch.randn(number, 3, 2, requires_grad=True)
-    perturbed = PerExampleWeight.wrap(torch.randn(number, 2), InputDropout(torch.ones(2), 0.5))
-    samples = {"w": weights, "p": perturbed}
-    separate = apart(samples)
-    assert len(separate) == number
-    taken = [take(samples, index) for index in range(number)]
-    for one, other in zip(separate, taken, strict=True):
-        assert torch.equal(one["w"], other["w"])
-        assert isinstance(one["p"], PerExampleWeight)
-        assert torch.equal(one["p"].as_subclass(Tensor), other["p"].as_subclass(Tensor))
-    used = max(1, number - 1)  # where one is left out, its gradient is zero
-    sums = [
-        sum((1 + index) * draws[index]["w"].square().sum() for index in range(used))
-        for draws in (separate, taken)
-    ]
-    first, second = (torch.autograd.grad(total, weights)[0] for total in sums)
-    torch.testing.assert_close(first, second)
-
-
-def test_buffers_of_draws_on_their_own_may_be_written_to():
-    means = torch.zeros(3, 2)
-    for index, draw in enumerate(apart({"mean": means, "w": torch.ones(3, 1).requires_grad_()})):
-        draw["mean"].add_(index)
-    assert torch.equal(means, torch.tensor([[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]]))
-
-
-@pytest.mark.parametrize("cut", [slice(1), slice(1, 4, 2), slice(9, 20)])
-def test_one_setting_for_all_draws_is_repeated_less_often(cut):
-    point, square = (torch.randn(1, *shape, requires_grad=True) for shape in ((4,), (3, 3)))
-    several = torch.randn(5, 2, requires_grad=True)
-    samples = {
-        "point": point.expand(5, 4),
-        "turned": square.mT.expand(5, 3, 3),  # same shape as what it was made of, not the same
-        "part": point[:, 1:3].expand(5, 2),
-        "several": several,
-    }
-    taken = take(samples, cut)
-    assert taken["point"]._base is point
-    for name, value in samples.items():
-        assert torch.equal(taken[name], value[cut])
-    leaves = (point, square, several)
-    ours, theirs = (
-        torch.autograd.grad(sum((part + 1).pow(3).sum() for part in parts), leaves)
-        for parts in (taken.values(), [value[cut] for value in samples.values()])
-    )
-    for one, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(one, other)

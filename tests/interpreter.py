@@ -12,7 +12,7 @@ from pathlib import Path
 def run_interpreted(code: str) -> str:
     environment = os.environ | {
         "TRITON_INTERPRET": "1",
-        "PYTHONPATH": str(Path(__file__).parents[1]),
+        "PYTHONPATH": str(Path(__file__).parent),
     }
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment

@@ -277,7 +277,7 @@ class TestWorks:
         network, inputs = case.make().eval(), case.inputs()
         posterior = bbh.methods.maximum_a_posteriori(network, Categorical(), **case.options)
         with torch.no_grad():
-            call = case.options.get("forward") or bbh.posterior.call_network
+            call = case.options.get("forward") or bbh.network.call_network
             expected = call(network, inputs)
             outputs = posterior.eval()(inputs, posterior.sample(1))[0]
         torch.testing.assert_close(outputs, expected)
@@ -291,7 +291,7 @@ class TestWorks:
             network, Categorical(), initial_scale=0.3, **case.options
         )
         samples = posterior.eval().sample(4)
-        call = case.options.get("forward") or bbh.posterior.call_network
+        call = case.options.get("forward") or bbh.network.call_network
         with torch.no_grad():
             outputs = posterior(inputs, samples)
             for index in range(4):
@@ -925,7 +925,7 @@ def test_a_network_at_fault_says_so():
     posterior = bbh.methods.maximum_a_posteriori(network, bbh.likelihoods.Categorical())
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         posterior(torch.randn(5, 1, 6, 6), posterior.sample(1))
-    assert posterior.executor._fits_channels_last is None
+    assert posterior.runnable.fits_channels_last is None
 
 
 @LAYOUTS
@@ -936,7 +936,7 @@ def test_a_layout_tried_in_vain_leaves_no_trace():
     results = []
     for fits in (None, False):
         posterior = bbh.methods.maximum_a_posteriori(network, Categorical()).train()
-        posterior.executor._fits_channels_last = fits
+        posterior.runnable.fits_channels_last = fits
         torch.manual_seed(1)
         outputs = posterior(torch.ones(5, 1, 6, 6), posterior.sample(1))
         results.append([outputs, *posterior.statistics(), torch.rand(3)])

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import bbh
 from bbh.batches import cut
-from bbh.execution.executor import Streams
+from bbh.execution import Automatic, Recorded
 from scenarios import (
     BatchNormNet,
     LSTMNet,
@@ -134,13 +134,12 @@ def test_loop_equals_vmap_where_vmap_applies(method, case):
         samples = posterior.sample(3)
         # The automatic choice must give the loop's answer whatever it chooses.
         chosen = posterior(double, samples)
-        posterior.execution = bbh.Loop()
-        looped = posterior(double, samples)
+        looped = posterior(double, samples, execution=bbh.Loop())
         torch.testing.assert_close(chosen, looped)
         if not isinstance(case.make(), LSTMNet | TransformerNet):
             for chunk in (None, 2):
-                posterior.execution = bbh.Vmap(chunk)
-                torch.testing.assert_close(posterior(double, samples), looped)
+                batched = posterior(double, samples, execution=bbh.Vmap(chunk))
+                torch.testing.assert_close(batched, looped)
 
 
 @over_networks
@@ -173,7 +172,7 @@ def test_resumed_training_equals_uninterrupted(method, case, tmp_path):
     whole = train(3)
     path = tmp_path / "checkpoint"
     train(2, checkpoint=path)
-    resumed = train(3, checkpoint=path, resume=True, disturb=True)
+    resumed = train(3, checkpoint=bbh.Checkpoint(path, resume=True), disturb=True)
     for name, value in whole.items():
         assert torch.equal(value, resumed[name]), name
 
@@ -196,7 +195,7 @@ def test_map_is_the_network_itself(case):
     options = {name: one for name, one in case.options.items() if name != "bayesian"}
     posterior = bbh.methods.maximum_a_posteriori(network, bbh.likelihoods.Categorical(), **options)
     with torch.no_grad():
-        call = case.options.get("forward") or bbh.posterior.call_network
+        call = case.options.get("forward") or bbh.network.call_network
         expected = call(network, inputs).softmax(-1)
     torch.testing.assert_close(bbh.predict(posterior, inputs).mean, expected)
 
@@ -206,7 +205,7 @@ def test_hypernet_starts_at_the_networks_own_weights():
     posterior = bbh.methods.bayes_by_hypernet(network, bbh.likelihoods.Categorical())
     samples = posterior.sample(4000)
     for name, value in network.named_parameters():
-        spread = 0.1 / bbh.samples.fan_in(name, posterior.weights.shapes) ** 0.5
+        spread = 0.1 / bbh.network.fan_in(name, posterior.weights.shapes) ** 0.5
         # The mean over draws and over the 256 probes of the initialisation are both estimates.
         difference = (samples[name].mean(0) - value).abs().mean()
         assert difference < 4 * spread / 256**0.5, name
@@ -246,11 +245,10 @@ class Averaging(torch.nn.Module):
 def test_many_examples_go_through_norms_draw_by_draw_on_an_accelerator():
     network = torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3), torch.nn.GroupNorm(2, 4))
     posterior = bbh.methods.deep_ensemble(network, bbh.likelihoods.Categorical())
-    samples = {name: value.to("meta") for name, value in posterior.sample(5).items()}
-    choose = posterior.executor.choose
-    assert isinstance(choose(samples, 1000), bbh.Loop)
+    samples = posterior.sample(5).to("meta")
+    assert isinstance(Automatic().choose(posterior.runnable, samples, 1000), bbh.Loop)
     # Launches of few examples' kernels would take longer than the kernels.
-    assert isinstance(choose(samples, 10), bbh.Vmap)
+    assert isinstance(Automatic().choose(posterior.runnable, samples, 10), bbh.Vmap)
 
 
 def test_inputs_may_be_single_numbers():
@@ -270,10 +268,9 @@ def test_inputs_may_be_single_numbers():
 def test_recorded_steps_fork_unless_draws_write_to_buffers(writes):
     posterior = bbh.methods.deep_ensemble(Averaging(writes), bbh.likelihoods.Categorical())
     inputs, samples = torch.randn(5, 4), posterior.sample(5)
-    posterior.executor.in_recording = True
-    assert isinstance(posterior.executor.choose(samples, 4), Streams)
-    outputs = posterior(inputs, samples)
-    assert isinstance(posterior.executor.choose(samples, 4), Streams) != writes
-    assert not isinstance(posterior.eval().executor.choose(samples, 4), Streams)
-    posterior.execution = bbh.Loop()
-    torch.testing.assert_close(outputs, posterior(inputs, samples))
+    execution = Recorded()
+    assert execution.forks(posterior.runnable, samples)
+    outputs = posterior(inputs, samples, execution=execution)
+    assert execution.forks(posterior.runnable, samples) != writes
+    assert not execution.forks(posterior.eval().runnable, samples)
+    torch.testing.assert_close(outputs, posterior(inputs, samples, execution=bbh.Loop()))

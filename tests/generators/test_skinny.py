@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernels.interpreter import run_interpreted
+from interpreter import run_interpreted
 
 CASES = [
     (samples, rows, columns)
@@ -29,7 +29,7 @@ def compare(rows_product, columns_product, samples, rows, columns):
 def test_triton_kernels_through_their_interpreter():
     pytest.importorskip("triton", reason="Triton is not installed")
     error = run_interpreted(
-        "from kernels.test_skinny import *\n"
+        "from generators.test_skinny import *\n"
         "from bbh.generators.factored.skinny_triton import columns_product, rows_product\n"
         "print(max(compare(rows_product, columns_product, *case) for case in CASES))"
     )

@@ -15,7 +15,7 @@ from bbh.generators.factored.gradients import (
     total_norm,
 )
 from bbh.generators.factored.outer_adam import AdamSettings, outer_adam_plain_, rounded_at_random
-from kernels.interpreter import run_interpreted
+from interpreter import run_interpreted
 from scenarios import mlp
 
 SHAPES = [(1, 1), (3, 5), (17, 64), (130, 33), (64, 512), (9, 700), (2, 1030)]
@@ -71,7 +71,7 @@ def test_plain_twin(shape, rank, settings, monkeypatch):
 def test_triton_kernel_through_its_interpreter():
     pytest.importorskip("triton", reason="Triton is not installed")
     error = run_interpreted(
-        "from kernels.test_outer_adam import *\n"
+        "from generators.test_outer_adam import *\n"
         "from bbh.generators.factored.outer_adam_triton import launch\n"
         "print(max(compare(launch, shape, rank, settings)\n"
         "          for shape in SHAPES for rank in (1, 2, 3, 5, 8, 16) for settings in SETTINGS))"
@@ -114,7 +114,7 @@ def test_what_is_no_number_stays_none():
 def test_half_the_moments_in_the_kernel():
     pytest.importorskip("triton", reason="Triton is not installed")
     found = run_interpreted(
-        "from kernels.test_outer_adam import *\n"
+        "from generators.test_outer_adam import *\n"
         "from bbh.generators.factored.outer_adam_triton import launch\n"
         "print(*rounding(launch))"
     )
@@ -135,7 +135,7 @@ def test_small_steps_of_half_the_moments_add_up():
 
 def test_half_the_moments_stay_so_after_loading():
     posterior, data = posterior_and_data()
-    optimizer = make_adam(posterior, posterior.parameters(), moments=torch.bfloat16)
+    optimizer = make_adam(posterior.weights, posterior.parameters(), moments=torch.bfloat16)
     bbh.free_energy(posterior, data[0], num_data=24).total.backward()
     optimizer.step()
     large = [p for p in posterior.parameters() if p.numel() >= 2**16]
@@ -226,7 +226,7 @@ def test_one_step_with_weight_decay(decoupled):
     other = copy.deepcopy(posterior)
     settings = {"lr": 0.01, "weight_decay": 0.3, "decoupled_weight_decay": decoupled}
     optimizers = (
-        make_adam(posterior, posterior.parameters(), **settings),
+        make_adam(posterior.weights, posterior.parameters(), **settings),
         torch.optim.Adam(other.parameters(), fused=True, **settings),
     )
     for one, optimizer in zip((posterior, other), optimizers, strict=True):
@@ -239,7 +239,7 @@ def test_one_step_with_weight_decay(decoupled):
 
 def test_a_skipped_step_leaves_no_trace():
     posterior, data = posterior_and_data()
-    optimizer = make_adam(posterior, posterior.parameters())
+    optimizer = make_adam(posterior.weights, posterior.parameters())
     bbh.free_energy(posterior, data[0], num_data=24).total.backward()
     optimizer.step()
     before = copy.deepcopy((posterior.state_dict(), optimizer.state_dict()["state"]))
@@ -251,7 +251,7 @@ def test_a_skipped_step_leaves_no_trace():
 
 def test_large_output_layers_are_factored_and_given_back():
     posterior, data = posterior_and_data()
-    optimizer = make_adam(posterior, posterior.parameters())
+    optimizer = make_adam(posterior.weights, posterior.parameters())
     assert isinstance(optimizer, FactoredAdam)
     bbh.free_energy(posterior, data[0], num_data=24).total.backward()
     dense = [p for p in posterior.parameters() if p.grad is None]
@@ -274,13 +274,13 @@ def test_training_that_broke_off_gives_them_back():
 
 def test_checkpoints_serve_either_optimizer(tmp_path):
     posterior, data = posterior_and_data()
-    optimizer = make_adam(posterior, posterior.parameters())
+    optimizer = make_adam(posterior.weights, posterior.parameters())
     bbh.free_energy(posterior, data[0], num_data=24).total.backward()
     optimizer.step()
     other = torch.optim.Adam(posterior.parameters(), fused=True)
     other.load_state_dict(optimizer.state_dict())
     assert len(other.state) == len(list(posterior.parameters()))
-    back = make_adam(posterior, posterior.parameters())
+    back = make_adam(posterior.weights, posterior.parameters())
     back.load_state_dict(other.state_dict())
     assert all(state["step"] == 1 for state in back.state.values())
 
@@ -292,7 +292,7 @@ def test_moments_of_another_type_are_refused():
 
 def test_small_networks_have_nothing_to_factor():
     posterior = bbh.methods.bayes_by_hypernet(mlp(), bbh.likelihoods.Categorical())
-    optimizer = make_adam(posterior, posterior.parameters())
+    optimizer = make_adam(posterior.weights, posterior.parameters())
     bbh.free_energy(
         posterior, (torch.randn(6, 4), torch.arange(6) % 3), num_data=6
     ).total.backward()

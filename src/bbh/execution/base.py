@@ -1,0 +1,87 @@
+"""What is run, and the interface of all ways to run it."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection
+
+from torch import Tensor, nn
+
+from bbh.batches import Inputs
+from bbh.per_example import PerExampleWeight
+from bbh.samples import Params, Samples
+
+
+class Runnable:
+    """A network that takes its weights as an argument.
+
+    Args:
+        call: Its outputs for one weight setting.
+        network: Its layers tell what to expect of it.
+        weights: Names of what is drawn, as opposed to buffers that may come along with a draw.
+        buffers: Gives the network's own buffers, which a pass may write to.
+
+    Attributes:
+        refuses_vmap: Whether batching it has failed before.
+        fits_channels_last: Whether it works on images whose channels are innermost in memory;
+            None until that has been tried.
+    """
+
+    def __init__(
+        self,
+        call: Callable[[Inputs, Params], Tensor],
+        network: nn.Module,
+        weights: Collection[str],
+        buffers: Callable[[], list[Tensor]],
+    ):
+        self.call = call
+        self.network = network
+        self.weights = weights
+        self.buffers = buffers
+        self._modules = list(network.modules())
+        self.refuses_vmap = False
+        self.fits_channels_last: bool | None = None
+
+    def has_layer(self, kinds: tuple[type[nn.Module], ...], *, training: bool = False) -> bool:
+        """Whether any layer is one of these kinds, and if asked for also in training mode."""
+        return any(
+            isinstance(module, kinds) and (module.training or not training)
+            for module in self._modules
+        )
+
+    def settings(self, samples: Samples) -> list[Params]:
+        """Every draw on its own, ready to be passed to the network.
+
+        Draws are views into larger tensors. Some CUDA kernels, those of fused transformer layers
+        among them, read 16 bytes at once and fail on a view that does not begin at a multiple of
+        16 bytes, without asking: such weights are copied. A network's buffers stay views, since
+        what is written to them must stay.
+        """
+        return [
+            {name: self._aligned(name, value) for name, value in one.items()}
+            for one in samples.apart()
+        ]
+
+    def _aligned(self, name: str, value: Tensor) -> Tensor:
+        free = value.is_cuda and name in self.weights and not isinstance(value, PerExampleWeight)
+        return value.clone() if free and value.data_ptr() % 16 else value
+
+
+class Execution(ABC):
+    """A way to put weight draws through a network."""
+
+    @abstractmethod
+    def run(
+        self, network: Runnable, inputs: Inputs, samples: Samples, inputs_per_draw: bool
+    ) -> Tensor:
+        """Outputs [S, B, …] of all draws.
+
+        Args:
+            network: What to run.
+            inputs: A batch.
+            samples: The draws.
+            inputs_per_draw: The batch is one tensor [S, B, …], with examples for each draw.
+        """
+
+
+def draws_per_example(samples: Samples) -> bool:
+    """Whether examples of a batch get weights of their own, which only a loop can do."""
+    return any(isinstance(value, PerExampleWeight) for value in samples.values())

@@ -1,0 +1,81 @@
+"""One weight draw after the other."""
+
+import logging
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from bbh.batches import Inputs
+from bbh.execution.base import Execution, Runnable
+from bbh.samples import Samples
+
+logger = logging.getLogger("bbh")
+
+
+@dataclass(frozen=True)
+class Loop(Execution):
+    """One weight draw after the other: works for every network."""
+
+    def run(
+        self, network: Runnable, inputs: Inputs, samples: Samples, inputs_per_draw: bool
+    ) -> Tensor:
+        """Outputs of all draws, on a CPU with the channels of images innermost where that works."""
+        if network.fits_channels_last is False:
+            return _one_by_one(network, inputs, samples, inputs_per_draw)
+        images = _channels_last(network, inputs)
+        if images is None:
+            return _one_by_one(network, inputs, samples, inputs_per_draw)
+        if network.fits_channels_last:
+            return _one_by_one(network, images, samples, inputs_per_draw)
+        return _try_channels_last(network, images, inputs, samples, inputs_per_draw)
+
+
+def _one_by_one(
+    network: Runnable, inputs: Inputs, samples: Samples, inputs_per_draw: bool
+) -> Tensor:
+    return torch.stack(
+        [
+            network.call(inputs[index] if inputs_per_draw else inputs, setting)
+            for index, setting in enumerate(network.settings(samples))
+        ]
+    )
+
+
+def _try_channels_last(
+    network: Runnable, images: Tensor, inputs: Inputs, samples: Samples, inputs_per_draw: bool
+) -> Tensor:
+    """The first pass with this layout; where it fails, all is as if it had not been tried."""
+    carried = [value for name, value in samples.items() if name not in network.weights]
+    saved = [(value, value.clone()) for value in (*network.buffers(), *carried)]
+    randomness = torch.get_rng_state()
+    try:
+        outputs = _one_by_one(network, images, samples, inputs_per_draw)
+        network.fits_channels_last = True
+    except Exception as error:
+        # A view of pixels in the order of the other layout, where reshape would have done. If
+        # the network itself is at fault, it says so now.
+        torch.set_rng_state(randomness)
+        for value, before in saved:
+            value.copy_(before)
+        outputs = _one_by_one(network, inputs, samples, inputs_per_draw)
+        network.fits_channels_last = False
+        logger.info("%s keeps channels first: %s", type(network.network).__name__, error)
+    return outputs
+
+
+def _channels_last(network: Runnable, inputs: Inputs) -> Tensor | None:
+    """Images with their channels innermost in memory; None where that is of no use.
+
+    On a CPU convolutions and pooling are faster so, and layers hand the layout on from one to the
+    next. Tensors hold the same numbers in either; only code that reads strides itself could tell.
+    """
+    if not isinstance(inputs, Tensor) or inputs.dim() < 4 or inputs.device.type != "cpu":
+        return None
+    if not network.has_layer((nn.Conv2d,)) or not torch.backends.mkldnn.is_available():
+        return None
+    # Written out: of images with one channel, contiguous(memory_format=…) changes nothing.
+    moved = inputs.movedim(-3, -1).contiguous()
+    strides = list(moved.movedim(-1, -3).stride())
+    strides[-3] = 1
+    return moved.as_strided(inputs.shape, strides)

@@ -1,0 +1,67 @@
+"""Which methods there are. Storing, contract tests and the benchmark go over this list."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from bbh.posterior import Posterior, Recipe
+
+Method = Callable[..., Posterior[Any]]
+SomeMethod = TypeVar("SomeMethod", bound=Method)
+
+_METHODS: dict[str, Method] = {}
+# Objects and code that whoever loads a posterior brings along, or that are stored by themselves.
+_NOT_IN_RECIPE = {"network", "likelihood", "prior", "forward", "execution", "make_network"}
+# Descriptions of the arguments that all methods share: those before and after a method's own.
+_BEFORE = {
+    "network": "Any ``nn.Module``; it is read, never changed.",
+    "likelihood": "How targets arise from its outputs; see ``bbh.likelihoods``.",
+    "prior": "Over the Bayesian weights; see ``bbh.priors``.",
+}
+_AFTER = {
+    "bayesian": "Which parameters get a distribution: names, module names or glob patterns, or a\n"
+    "        predicate of name and tensor. The others are point estimates. By default all that\n"
+    "        are trainable, except those of normalisation layers.",
+    "forward": "How to call the network, if not as ``network(inputs)``.",
+    "execution": "``bbh.Loop()`` or ``bbh.Vmap()``; None chooses.",
+}
+
+
+def register(constructor: SomeMethod) -> SomeMethod:
+    """Makes a function ``(network, likelihood, prior, …) -> Posterior`` a method of the library.
+
+    The posteriors it makes remember its arguments, and what it chose for those that were left
+    open, so they can be saved and loaded. Its description gains that of the arguments which all
+    methods share.
+    """
+    signature = inspect.signature(constructor)
+
+    @functools.wraps(constructor)
+    def method(*arguments: Any, **options: Any) -> Posterior[Any]:
+        posterior = constructor(*arguments, **options)
+        bound = signature.bind(*arguments, **options)
+        bound.apply_defaults()
+        given = {name: one for name, one in bound.arguments.items() if name not in _NOT_IN_RECIPE}
+        chosen = {} if posterior.recipe is None else posterior.recipe.arguments
+        posterior.recipe = Recipe(constructor.__name__, given | chosen)
+        return posterior
+
+    method.__doc__ = _described(inspect.getdoc(constructor) or "")
+    _METHODS[constructor.__name__] = method
+    return cast(SomeMethod, method)
+
+
+def registered() -> dict[str, Method]:
+    """All methods by name, in the order of the table of contents."""
+    return dict(_METHODS)
+
+
+def _described(own: str) -> str:
+    """A method's description with that of the shared arguments around its own."""
+    text, _, arguments = own.partition("\n\nArgs:\n")
+    before, after = (
+        [f"    {name}: {what}" for name, what in shared.items() if f"    {name}: " not in own]
+        for shared in (_BEFORE, _AFTER)
+    )
+    return "\n".join([f"{text}\n\nArgs:", *before, *arguments.splitlines(), *after])

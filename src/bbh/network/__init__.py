@@ -1,0 +1,27 @@
+"""Reading a user's network: which parameters are Bayesian, which layers it has, how to call it."""
+
+from bbh.network.selection import (
+    Divided,
+    Selection,
+    divide,
+    fan_in,
+    select_bayesian,
+    trainable_parameters,
+)
+from bbh.network.support import check_supported
+from bbh.network.template import Call, Forward, call_network, padding_rows, template
+
+__all__ = [
+    "Call",
+    "Divided",
+    "Forward",
+    "Selection",
+    "call_network",
+    "check_supported",
+    "divide",
+    "fan_in",
+    "padding_rows",
+    "select_bayesian",
+    "template",
+    "trainable_parameters",
+]

@@ -1,0 +1,131 @@
+"""Which of a network's parameters get a distribution."""
+
+import difflib
+import fnmatch
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+from bbh.network.layers import NORMALISATIONS
+from bbh.network.support import check_supported
+from bbh.samples import Params, Shapes
+
+Selection = str | Iterable[str] | Callable[[str, Tensor], bool] | None
+
+
+class Divided(NamedTuple):
+    """Copies of a network's trainable parameters.
+
+    Attributes:
+        bayesian: Those that get a distribution.
+        points: The others, which are estimated as points.
+    """
+
+    bayesian: Params
+    points: Params
+
+
+def divide(network: nn.Module, bayesian: Selection) -> Divided:
+    """Divides the trainable parameters as ``select_bayesian`` chooses, in the network's order."""
+    check_supported(network)
+    chosen = set(select_bayesian(network, bayesian))
+    divided = Divided({}, {})
+    for name, value in trainable_parameters(network).items():
+        part = divided.bayesian if name in chosen else divided.points
+        part[name] = value.detach().clone()
+    return divided
+
+
+def trainable_parameters(network: nn.Module) -> Params:
+    """The network's parameters that ask for a gradient, tied ones once."""
+    return {name: value for name, value in network.named_parameters() if value.requires_grad}
+
+
+def select_bayesian(network: nn.Module, bayesian: Selection) -> list[str]:
+    """Names of the parameters that get a distribution, in the network's order.
+
+    Args:
+        network: Frozen parameters (``requires_grad=False``) are never selected.
+        bayesian: Names, module names or glob patterns, or a predicate of name and tensor.
+            ``None`` takes every trainable parameter but those of normalisation layers,
+            which stay point estimates as in the paper.
+    """
+    trainable = trainable_parameters(network)
+    if not trainable:
+        raise ValueError(
+            "the network has no trainable parameter: every one has requires_grad=False "
+            "(or there is none at all). Unfreeze what should be Bayesian."
+        )
+    if bayesian is None:
+        chosen = set(trainable) - _normalisation_names(network)
+    elif isinstance(bayesian, nn.Module):
+        raise TypeError("bayesian= takes a module's name, not the module itself.")
+    elif callable(bayesian):
+        chosen = {name for name, value in trainable.items() if bayesian(name, value)}
+    else:
+        patterns = [bayesian] if isinstance(bayesian, str) else list(bayesian)
+        chosen = set[str]().union(*(_match(pattern, network, trainable) for pattern in patterns))
+    if not chosen:
+        raise ValueError(
+            f"bayesian={bayesian!r} selects no trainable parameter. "
+            f"Trainable here: {_listing(trainable)}."
+        )
+    return [name for name in trainable if name in chosen]
+
+
+def _normalisation_names(network: nn.Module) -> set[str]:
+    return {
+        f"{prefix}.{name}".lstrip(".")
+        for prefix, module in network.named_modules()
+        if isinstance(module, NORMALISATIONS)
+        for name, _ in module.named_parameters(recurse=False)
+    }
+
+
+def _match(pattern: str, network: nn.Module, trainable: Mapping[str, Tensor]) -> set[str]:
+    canonical = {id(value): name for name, value in network.named_parameters()}
+    # Tied weights answer to each of their names.
+    aliases = list(network.named_parameters(remove_duplicate=False))
+    matched = {
+        canonical[id(value)]
+        for name, value in aliases
+        if fnmatch.fnmatchcase(name, pattern) or name.startswith(f"{pattern}.")
+    }
+    if not matched:
+        names = [name for name, _ in aliases]
+        close = difflib.get_close_matches(pattern, names, n=1)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        raise ValueError(
+            f"bayesian pattern {pattern!r} matches no parameter.{hint} "
+            f"The network has: {_listing(names)}."
+        )
+    if matched.isdisjoint(trainable):
+        raise ValueError(
+            f"bayesian pattern {pattern!r} matches only frozen parameters "
+            f"({_listing(sorted(matched))}): call requires_grad_(True) on them first."
+        )
+    return matched
+
+
+def _listing(names: Iterable[str], most: int = 12) -> str:
+    names = list(names)
+    more = f", … ({len(names) - most} more)" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def fan_in(name: str, shapes: Shapes) -> int:
+    """How many inputs one output of this tensor sums over; a bias takes its weight's.
+
+    >>> shapes = {"fc.weight": torch.Size([10, 500]), "fc.bias": torch.Size([10])}
+    >>> fan_in("fc.weight", shapes), fan_in("fc.bias", shapes)
+    (500, 500)
+    """
+    shape = shapes[name]
+    if len(shape) < 2:
+        module, _, leaf = name.rpartition(".")
+        sibling = f"{module}.{leaf.replace('bias', 'weight')}".lstrip(".")
+        # A vector without a kernel beside it (a norm's scale, say) is its own fan.
+        shape = shapes.get(sibling, shape)
+    return max(1, math.prod(shape[1:]) if len(shape) > 1 else math.prod(shape))

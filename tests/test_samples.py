@@ -1,0 +1,215 @@
+"""Draws: what they were made from travels with them, however they are cut, moved or laid out."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from bbh.per_example import InputDropout, PerExampleWeight
+from bbh.samples import Samples, Shapes, TensorTable, flatten, size, unflatten
+
+shapes_strategy = st.lists(
+    st.lists(st.integers(1, 4), min_size=0, max_size=4), min_size=1, max_size=5
+).map(lambda sizes: {f"layer{i}.weight": torch.Size(shape) for i, shape in enumerate(sizes)})
+
+
+# --- Draws that know where they come from ----------------------------------------------------
+
+
+def made() -> Samples:
+    return Samples(
+        {"w": torch.arange(6.0).view(3, 2)},
+        latents={"z": torch.tensor([10.0, 11.0, 12.0])},
+        common={"scale": torch.tensor([1.0, 2.0])},
+    )
+
+
+def test_a_part_keeps_what_it_was_made_from():
+    part = made().take(slice(1, 3))
+    assert part.num_samples == 2
+    assert part["w"].tolist() == [[2.0, 3.0], [4.0, 5.0]]
+    assert part.latent("z").tolist() == [11.0, 12.0]
+    assert part.latent("scale").tolist() == [1.0, 2.0]
+    assert part.take(slice(1)).latent("z").tolist() == [11.0]
+
+
+def test_a_product_keeps_its_parts_through_every_change():
+    joined = Samples.joined([made(), Samples({"b": torch.zeros(3, 4)})])
+    with_mean = joined.with_buffers({"mean": torch.arange(3.0)})
+    for changed in (
+        with_mean.take(slice(2)),
+        with_mean.to("cpu").take(slice(2)),
+        with_mean.detach().take(slice(2)),
+    ):
+        assert list(changed) == ["w", "b", "mean"]
+        assert changed["mean"].tolist() == [0.0, 1.0]
+        first, second = changed.parts
+        assert first.latent("z").tolist() == [10.0, 11.0]
+        # The same tensors, not copies: they are cut once.
+        assert first["w"] is changed["w"]
+        assert second["b"] is changed["b"]
+
+
+def test_on_another_device_with_everything():
+    moved = Samples.joined([made()]).to("meta")
+    assert moved["w"].is_meta
+    assert moved.parts[0].latent("z").is_meta
+    assert moved.parts[0].latent("scale").is_meta
+
+
+def test_recipes_for_single_examples_move_along():
+    recipe = InputDropout(torch.ones(2), 0.5)
+    moved = Samples({"w": PerExampleWeight.wrap(torch.randn(3, 2), recipe)}).to("meta")
+    assert isinstance(moved["w"], PerExampleWeight)
+    assert moved["w"].perturbation.kernel.is_meta
+    assert moved["w"].perturbation.rate == 0.5
+
+
+def test_values_alone_know_nothing():
+    with pytest.raises(KeyError, match="do not know their 'z'"):
+        made().values_only().latent("z")
+
+
+def test_what_is_made_once_stays():
+    draws, calls = made(), []
+
+    def make():
+        calls.append(1)
+        return torch.rand(3)
+
+    first = draws.latent_once("masks", make)
+    assert draws.latent_once("masks", make) is first
+    assert torch.equal(draws.take(slice(1)).latent_once("masks", make), first[:1])
+    assert len(calls) == 1
+
+
+def test_plain_dictionaries_are_draws_from_elsewhere():
+    plain = {"w": torch.zeros(3, 2)}
+    assert dict(Samples.of(plain)) == plain
+    draws = made()
+    assert Samples.of(draws) is draws
+
+
+# --- Flatten and unflatten ------------------------------------------------------------------
+
+
+@given(shapes_strategy, st.integers(1, 4))
+def test_unflatten_then_flatten_changes_nothing(shapes: Shapes, num_samples: int):
+    matrix = torch.arange(float(num_samples * size(shapes))).view(num_samples, -1)
+    samples = unflatten(matrix, shapes)
+    assert {name: value.shape for name, value in samples.items()} == {
+        name: (num_samples, *shape) for name, shape in shapes.items()
+    }
+    assert torch.equal(flatten(samples, shapes), matrix)
+
+
+@given(shapes_strategy, st.integers(1, 4))
+def test_flatten_then_unflatten_changes_nothing(shapes: Shapes, num_samples: int):
+    samples = {name: torch.randn(num_samples, *shape) for name, shape in shapes.items()}
+    back = unflatten(flatten(samples, shapes), shapes)
+    assert back.keys() == samples.keys()
+    assert all(torch.equal(back[name], samples[name]) for name in shapes)
+
+
+@given(shapes_strategy)
+def test_size_is_the_number_of_columns(shapes: Shapes):
+    samples = {name: torch.zeros(2, *shape) for name, shape in shapes.items()}
+    assert flatten(samples, shapes).shape == (2, size(shapes))
+    assert size(shapes) == sum(value[0].numel() for value in samples.values())
+
+
+@given(shapes_strategy, st.data())
+def test_flatten_takes_the_named_tensors_in_the_shapes_order(shapes: Shapes, data):
+    names = data.draw(st.permutations(list(shapes)))
+    some = {name: shapes[name] for name in names[: data.draw(st.integers(1, len(names)))]}
+    samples = {
+        name: torch.full((1, *shape), float(i)) for i, (name, shape) in enumerate(shapes.items())
+    }
+    order = list(shapes)
+    expected = [float(order.index(name)) for name in some for _ in range(math.prod(shapes[name]))]
+    assert flatten(samples, some)[0].tolist() == expected
+
+
+def test_row_major_order_within_a_tensor():
+    samples = {"a": torch.arange(6.0).view(1, 2, 3), "s": torch.tensor([6.0])}
+    shapes: Shapes = {"a": torch.Size([2, 3]), "s": torch.Size([])}
+    assert flatten(samples, shapes).tolist() == [[0, 1, 2, 3, 4, 5, 6]]
+
+
+def test_gradients_pass_both_ways():
+    shapes: Shapes = {"a": torch.Size([2]), "s": torch.Size([])}
+    matrix = torch.ones(2, 3, requires_grad=True)
+    flatten(unflatten(matrix, shapes), shapes).sum().backward()
+    assert torch.equal(matrix.grad, torch.ones(2, 3))  # type: ignore[arg-type]
+
+
+# --- Tables ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("trainable", [True, False])
+def test_table_keeps_names_with_dots(trainable: bool):
+    tensors = {"a.weight": torch.randn(2, 3), "b": torch.tensor(1.0)}
+    table = TensorTable(tensors, trainable=trainable)
+    assert list(table()) == ["a.weight", "b"]
+    assert all(torch.equal(table()[name], value) for name, value in tensors.items())
+    assert list(table.state_dict()) == ["a/weight", "b"]
+    assert len(list(table.parameters())) == (2 if trainable else 0)
+    assert table.double()()["b"].dtype == torch.float64
+
+
+# --- Taking draws apart ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [1, 4])
+def test_draws_on_their_own_are_those_taken_with_the_same_gradient(number):
+    weights = torch.randn(number, 3, 2, requires_grad=True)
+    perturbed = PerExampleWeight.wrap(torch.randn(number, 2), InputDropout(torch.ones(2), 0.5))
+    samples = {"w": weights, "p": perturbed}
+    separate = Samples(samples).apart()
+    assert len(separate) == number
+    taken = [{"w": weights[index], "p": perturbed.draw(index)} for index in range(number)]
+    for one, other in zip(separate, taken, strict=True):
+        assert torch.equal(one["w"], other["w"])
+        assert isinstance(one["p"], PerExampleWeight)
+        assert torch.equal(one["p"].as_subclass(Tensor), other["p"].as_subclass(Tensor))
+    used = max(1, number - 1)  # where one is left out, its gradient is zero
+    sums = [
+        sum((1 + index) * draws[index]["w"].square().sum() for index in range(used))
+        for draws in (separate, taken)
+    ]
+    first, second = (torch.autograd.grad(total, weights)[0] for total in sums)
+    torch.testing.assert_close(first, second)
+
+
+def test_buffers_of_draws_on_their_own_may_be_written_to():
+    means = torch.zeros(3, 2)
+    draws = Samples({"mean": means, "w": torch.ones(3, 1).requires_grad_()})
+    for index, draw in enumerate(draws.apart()):
+        draw["mean"].add_(index)
+    assert torch.equal(means, torch.tensor([[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]]))
+
+
+@pytest.mark.parametrize("cut", [slice(1), slice(1, 4, 2), slice(9, 20)])
+def test_one_setting_for_all_draws_is_repeated_less_often(cut):
+    point, square = (torch.randn(1, *shape, requires_grad=True) for shape in ((4,), (3, 3)))
+    several = torch.randn(5, 2, requires_grad=True)
+    samples = {
+        "point": point.expand(5, 4),
+        "turned": square.mT.expand(5, 3, 3),  # same shape as what it was made of, not the same
+        "part": point[:, 1:3].expand(5, 2),
+        "several": several,
+    }
+    taken = Samples(samples).take(cut)
+    assert taken["point"]._base is point
+    for name, value in samples.items():
+        assert torch.equal(taken[name], value[cut])
+    leaves = (point, square, several)
+    ours, theirs = (
+        torch.autograd.grad(sum((part + 1).pow(3).sum() for part in parts), leaves)
+        for parts in (taken.values(), [value[cut] for value in samples.values()])
+    )
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other)
