@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,14 @@ import bbh
 from bbh.generators import Sliced
 from bbh_studies.networks import LeNet as LeNet  # re-exported for the tests
 
-# Small where a method can be: many tests run all six.
+# Small where a method can be: many tests run every registered one.
+_SMALL: dict[str, dict[str, Any]] = {
+    "deep_ensemble": {"num_members": 2},
+    "bayes_by_hypernet": {"generator": Sliced(hidden=(8, 8))},
+}
 METHODS: dict[str, Callable[..., Any]] = {
-    "map": bbh.methods.maximum_a_posteriori,
-    "ensemble": lambda *args, **options: bbh.methods.deep_ensemble(*args, num_members=2, **options),
-    "backprop": bbh.methods.bayes_by_backprop,
-    "dropout": bbh.methods.mc_dropout,
-    "flows": bbh.methods.multiplicative_normalizing_flows,
-    "hypernet": lambda *args, **options: bbh.methods.bayes_by_hypernet(
-        *args, generator=Sliced(hidden=(8, 8)), **options
-    ),
+    name: partial(method, **_SMALL.get(name, {}))
+    for name, method in bbh.methods.registered().items()
 }
 over_methods = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS.keys())
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bbh.metrics import _checks
+from bbh.metrics import checks
 
 PROBS = torch.tensor([[0.2, 0.3, 0.5], [1.0, 0.0, 0.0]])
 
@@ -21,14 +21,14 @@ PROBS = torch.tensor([[0.2, 0.3, 0.5], [1.0, 0.0, 0.0]])
 )
 def test_numbers_refuse(values: Tensor, message: str):
     with pytest.raises(ValueError, match=message):
-        _checks.numbers("scores", values, num_dims=1)
+        checks.numbers("scores", values, num_dims=1)
 
 
 def test_numbers_allow_infinity_on_request_but_never_nan():
     infinite = torch.tensor([1.0, float("inf")])
-    assert _checks.numbers("lower", infinite, allow_infinite=True).tolist() == infinite.tolist()
+    assert checks.numbers("lower", infinite, allow_infinite=True).tolist() == infinite.tolist()
     with pytest.raises(ValueError, match="lower: 1 of 1 values are NaN;"):
-        _checks.numbers("lower", torch.tensor([float("nan")]), allow_infinite=True)
+        checks.numbers("lower", torch.tensor([float("nan")]), allow_infinite=True)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_numbers_allow_infinity_on_request_but_never_nan():
     ],
 )
 def test_numbers_are_at_least_float32(given: torch.dtype, returned: torch.dtype):
-    assert _checks.numbers("scores", torch.ones(2, dtype=given)).dtype == returned
+    assert checks.numbers("scores", torch.ones(2, dtype=given)).dtype == returned
 
 
 @pytest.mark.parametrize(
@@ -62,13 +62,13 @@ def test_numbers_are_at_least_float32(given: torch.dtype, returned: torch.dtype)
 )
 def test_probabilities_refuse(probs: Tensor, message: str):
     with pytest.raises(ValueError, match=message):
-        _checks.probabilities("probs", probs)
+        checks.probabilities("probs", probs)
 
 
 def test_probabilities_forgive_rounding_and_never_exceed_one():
     rounded = torch.tensor([[1.0000005, 0.0], [0.5, 0.4995]])
-    assert _checks.probabilities("probs", rounded).max() == 1
-    assert _checks.probabilities("probs", rounded)[1].tolist() == rounded[1].tolist()
+    assert checks.probabilities("probs", rounded).max() == 1
+    assert checks.probabilities("probs", rounded)[1].tolist() == rounded[1].tolist()
 
 
 @pytest.mark.parametrize(
@@ -87,28 +87,28 @@ def test_probabilities_forgive_rounding_and_never_exceed_one():
 )
 def test_targets_refused(targets: Tensor, message: str):
     with pytest.raises(ValueError, match=message):
-        _checks.labelled(PROBS, targets)
+        checks.labelled(PROBS, targets)
 
 
 def test_targets_of_any_integer_type_become_indices():
-    assert _checks.labelled(PROBS, torch.tensor([2, 0], dtype=torch.int32))[1].dtype == torch.int64
+    assert checks.labelled(PROBS, torch.tensor([2, 0], dtype=torch.int32))[1].dtype == torch.int64
 
 
 def test_entropies_refuse_other_units_and_forgive_rounding():
     with pytest.raises(ValueError, match=r"entropies: .* outside \[0, 0.6931\]"):
-        _checks.entropies(torch.tensor([1.0]), max_entropy=0.693147)  # 1 bit, not 1 nat
+        checks.entropies(torch.tensor([1.0]), max_entropy=0.693147)  # 1 bit, not 1 nat
     with pytest.raises(ValueError, match="entropies: values in"):
-        _checks.entropies(torch.tensor([-0.1]), max_entropy=0.693147)
+        checks.entropies(torch.tensor([-0.1]), max_entropy=0.693147)
     rounded = torch.tensor([-1e-6, 0.6932], dtype=torch.float64)
-    assert _checks.entropies(rounded, max_entropy=0.693147).tolist() == [0, 0.693147]
+    assert checks.entropies(rounded, max_entropy=0.693147).tolist() == [0, 0.693147]
 
 
 def test_same_shape_refuses_what_would_broadcast():
     with pytest.raises(ValueError, match=r"mean: shape \[2\] differs from \[2, 1\] of targets"):
-        _checks.same_shape("mean", torch.zeros(2), "targets", torch.zeros(2, 1))
+        checks.same_shape("mean", torch.zeros(2), "targets", torch.zeros(2, 1))
 
 
 def test_at_least():
-    assert _checks.at_least("num_bins", 1, 1) == 1
+    assert checks.at_least("num_bins", 1, 1) == 1
     with pytest.raises(ValueError, match="num_bins: expected at least 1, got 0"):
-        _checks.at_least("num_bins", 0, 1)
+        checks.at_least("num_bins", 0, 1)

@@ -16,6 +16,8 @@ from bbh.posterior import Posterior
 from bbh.priors import Normal, Prior
 from bbh.samples import Params, Samples, Shapes, TensorTable, stack
 
+__all__ = ["DropoutMasks", "mc_dropout"]
+
 
 @register
 def mc_dropout(

@@ -19,6 +19,8 @@ from bbh.samples import Params, stack
 
 logger = logging.getLogger("bbh")
 
+__all__ = ["deep_ensemble"]
+
 
 @register
 def deep_ensemble(

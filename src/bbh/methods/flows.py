@@ -23,6 +23,8 @@ from bbh.posterior import Posterior
 from bbh.priors import Normal, Prior
 from bbh.samples import Params, Samples, TensorTable, as_vector, flatten, unflatten
 
+__all__ = ["FlowKind", "MultiplicativeFlow", "multiplicative_normalizing_flows"]
+
 
 @register
 def multiplicative_normalizing_flows(

@@ -17,6 +17,8 @@ from bbh.posterior import Posterior, check_parts
 from bbh.priors import Normal, Prior
 from bbh.samples import Samples
 
+__all__ = ["Implicit", "bayes_by_hypernet"]
+
 
 @register
 def bayes_by_hypernet(

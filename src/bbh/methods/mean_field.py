@@ -18,6 +18,8 @@ from bbh.posterior import Posterior, check_parts
 from bbh.priors import Normal, Prior
 from bbh.samples import Params, Samples, TensorTable, as_vector, unflatten
 
+__all__ = ["MeanFieldNormal", "bayes_by_backprop"]
+
 
 @register
 def bayes_by_backprop(

@@ -12,6 +12,8 @@ from bbh.posterior import Posterior
 from bbh.priors import Normal, Prior
 from bbh.samples import stack
 
+__all__ = ["maximum_a_posteriori"]
+
 
 @register
 def maximum_a_posteriori(

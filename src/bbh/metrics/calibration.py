@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from bbh.metrics import _checks
+from bbh.metrics import checks
 
 
 class ReliabilityCurve(NamedTuple):
@@ -73,8 +73,8 @@ def reliability_curve(
         >>> curve.confidence.tolist(), curve.accuracy.tolist(), curve.count.tolist()
         ([nan, 0.75], [nan, 0.5], [0, 2])
     """
-    _checks.at_least("num_bins", num_bins, 1)
-    probs, targets = _checks.labelled(probs, targets)
+    checks.at_least("num_bins", num_bins, 1)
+    probs, targets = checks.labelled(probs, targets)
     confidence, predicted = probs.detach().max(dim=-1)
     # Weighted counting is not deterministic on a GPU, and float64 does not exist on every one.
     confidence, correct = confidence.cpu(), (predicted == targets).cpu()

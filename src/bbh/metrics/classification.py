@@ -5,7 +5,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from bbh.metrics import _checks
+from bbh.metrics import checks
 
 
 def accuracy(probs: Float[Tensor, "B C"], targets: Int[Tensor, "B"]) -> float:
@@ -21,7 +21,7 @@ def accuracy(probs: Float[Tensor, "B C"], targets: Int[Tensor, "B"]) -> float:
         >>> accuracy(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.tensor([0, 1]))
         0.5
     """
-    probs, targets = _checks.labelled(probs, targets)
+    probs, targets = checks.labelled(probs, targets)
     return int((probs.argmax(dim=-1) == targets).sum()) / len(targets)
 
 
@@ -38,7 +38,7 @@ def error(probs: Float[Tensor, "B C"], targets: Int[Tensor, "B"]) -> float:
         >>> error(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.tensor([0, 1]))
         50.0
     """
-    probs, targets = _checks.labelled(probs, targets)
+    probs, targets = checks.labelled(probs, targets)
     return 100.0 * int((probs.argmax(dim=-1) != targets).sum()) / len(targets)
 
 
@@ -61,7 +61,7 @@ def nll(probs: Float[Tensor, "B C"], targets: Int[Tensor, "B"]) -> float:
         >>> round(nll(torch.tensor([[0.5, 0.5], [0.75, 0.25]]), torch.tensor([0, 1])), 4)
         1.0397
     """
-    probs, targets = _checks.labelled(probs, targets)
+    probs, targets = checks.labelled(probs, targets)
     target_probs = probs.gather(-1, targets.unsqueeze(-1))
     return float(-target_probs.clamp(min=torch.finfo(probs.dtype).tiny).log().mean().item())
 
@@ -82,5 +82,5 @@ def brier(probs: Float[Tensor, "B C"], targets: Int[Tensor, "B"]) -> float:
         >>> brier(torch.tensor([[0.5, 0.5], [1.0, 0.0]]), torch.tensor([0, 1]))
         1.25
     """
-    probs, targets = _checks.labelled(probs, targets)
+    probs, targets = checks.labelled(probs, targets)
     return float((probs - one_hot(targets, probs.shape[1])).square().sum(dim=-1).mean().item())

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bbh.metrics import _checks
+from bbh.metrics import checks
 
 
 def auroc(in_scores: Float[Tensor, "I"], out_scores: Float[Tensor, "O"]) -> float:
@@ -86,7 +86,7 @@ def fpr_at_95_tpr(in_scores: Float[Tensor, "I"], out_scores: Float[Tensor, "O"])
 
 def _labels_and_scores(in_scores: Tensor, out_scores: Tensor) -> tuple[NDArray[Any], NDArray[Any]]:
     """Labels (1 for outliers) and scores of both sets in one array each."""
-    in_scores = _checks.numbers("in_scores", in_scores, num_dims=1)
-    out_scores = _checks.numbers("out_scores", out_scores, num_dims=1)
+    in_scores = checks.numbers("in_scores", in_scores, num_dims=1)
+    out_scores = checks.numbers("out_scores", out_scores, num_dims=1)
     labels = np.repeat([0, 1], [len(in_scores), len(out_scores)])
     return labels, torch.cat([in_scores, out_scores]).detach().cpu().numpy()

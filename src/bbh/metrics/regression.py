@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Normal
 
-from bbh.metrics import _checks
+from bbh.metrics import checks
 
 
 def rmse(mean: Float[Tensor, "B *outputs"], targets: Float[Tensor, "B *outputs"]) -> float:
@@ -23,8 +23,8 @@ def rmse(mean: Float[Tensor, "B *outputs"], targets: Float[Tensor, "B *outputs"]
         >>> rmse(torch.tensor([0.0, 0.0]), torch.tensor([1.0, 7.0]))
         5.0
     """
-    mean, targets = _checks.numbers("mean", mean), _checks.numbers("targets", targets)
-    _checks.same_shape("mean", mean, "targets", targets)
+    mean, targets = checks.numbers("mean", mean), checks.numbers("targets", targets)
+    checks.same_shape("mean", mean, "targets", targets)
     return math.sqrt((mean - targets).square().mean().item())
 
 
@@ -79,11 +79,11 @@ def interval_coverage(
         >>> interval_coverage(torch.zeros(2), torch.ones(2), torch.tensor([1.0, 1.5]))
         0.5
     """
-    lower = _checks.numbers("lower", lower, allow_infinite=True)
-    upper = _checks.numbers("upper", upper, allow_infinite=True)
-    targets = _checks.numbers("targets", targets)
-    _checks.same_shape("lower", lower, "targets", targets)
-    _checks.same_shape("upper", upper, "targets", targets)
+    lower = checks.numbers("lower", lower, allow_infinite=True)
+    upper = checks.numbers("upper", upper, allow_infinite=True)
+    targets = checks.numbers("targets", targets)
+    checks.same_shape("lower", lower, "targets", targets)
+    checks.same_shape("upper", upper, "targets", targets)
     if (lower > upper).any():
         raise ValueError("lower: above upper in some entries; swap the two arguments")
     return int(((lower <= targets) & (targets <= upper)).sum()) / targets.numel()
@@ -137,9 +137,9 @@ def _mixture(
     locs: Tensor, scales: Tensor | float, targets: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Checked parameters of the mixture, scales in the shape of locs, without gradients."""
-    locs = _checks.numbers("locs", locs).detach()
-    targets = _checks.numbers("targets", targets).detach()
-    scales = _checks.numbers("scales", torch.as_tensor(scales).to(locs)).detach()
+    locs = checks.numbers("locs", locs).detach()
+    targets = checks.numbers("targets", targets).detach()
+    scales = checks.numbers("scales", torch.as_tensor(scales).to(locs)).detach()
     if locs.shape[1:] != targets.shape or targets.ndim == 0:
         raise ValueError(
             f"locs: expected draws first, shape [S, {', '.join(map(str, targets.shape))}] for the "

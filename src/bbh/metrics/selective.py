@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from bbh.metrics import _checks
+from bbh.metrics import checks
 
 
 class RiskCoverageCurve(NamedTuple):
@@ -42,9 +42,9 @@ def risk_coverage_curve(
         >>> curve.coverage.tolist(), curve.risk.tolist()
         ([0.5, 1.0], [0.0, 0.5])
     """
-    uncertainty = _checks.numbers("uncertainty", uncertainty, num_dims=1).detach().cpu()
-    errors = _checks.numbers("errors", errors, num_dims=1).detach().cpu().double()
-    _checks.same_shape("errors", errors, "uncertainty", uncertainty)
+    uncertainty = checks.numbers("uncertainty", uncertainty, num_dims=1).detach().cpu()
+    errors = checks.numbers("errors", errors, num_dims=1).detach().cpu().double()
+    checks.same_shape("errors", errors, "uncertainty", uncertainty)
 
     _, block, size = torch.unique(uncertainty, return_inverse=True, return_counts=True)
     block_error = torch.bincount(block, weights=errors) / size

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from bbh.metrics import _checks
+from bbh.metrics import checks
 
 # The published evaluation steps through [0, H_max) in 500ths; the last step is never reached.
 _HISTOGRAM_STEPS = 500
@@ -32,7 +32,7 @@ def entropy(probs: Float[Tensor, "*batch C"]) -> Float[Tensor, "*batch"]:
         >>> entropy(torch.tensor([[1.0, 0.0], [0.5, 0.5]]))
         tensor([0.0000, 0.6931])
     """
-    return torch.special.entr(_checks.probabilities("probs", probs)).sum(dim=-1)
+    return torch.special.entr(checks.probabilities("probs", probs)).sum(dim=-1)
 
 
 def expected_entropy(probs_per_draw: Float[Tensor, "S B C"]) -> Float[Tensor, "B"]:
@@ -49,7 +49,7 @@ def expected_entropy(probs_per_draw: Float[Tensor, "S B C"]) -> Float[Tensor, "B
         >>> expected_entropy(torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]]))
         tensor([0.])
     """
-    return entropy(_checks.probabilities("probs_per_draw", probs_per_draw, num_dims=3)).mean(dim=0)
+    return entropy(checks.probabilities("probs_per_draw", probs_per_draw, num_dims=3)).mean(dim=0)
 
 
 def mutual_information(probs_per_draw: Float[Tensor, "S B C"]) -> Float[Tensor, "B"]:
@@ -67,7 +67,7 @@ def mutual_information(probs_per_draw: Float[Tensor, "S B C"]) -> Float[Tensor, 
         >>> mutual_information(torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]]))
         tensor([0.6931])
     """
-    probs_per_draw = _checks.probabilities("probs_per_draw", probs_per_draw, num_dims=3)
+    probs_per_draw = checks.probabilities("probs_per_draw", probs_per_draw, num_dims=3)
     total = entropy(probs_per_draw.mean(dim=0))
     return (total - expected_entropy(probs_per_draw)).clamp(min=0)
 
@@ -89,8 +89,8 @@ def entropy_auc(entropies: Float[Tensor, "B"], num_classes: int) -> float:
         >>> entropy_auc(torch.zeros(3), num_classes=10)
         1.0
     """
-    max_entropy = math.log(_checks.at_least("num_classes", num_classes, 2))
-    checked = _checks.entropies(entropies, max_entropy)
+    max_entropy = math.log(checks.at_least("num_classes", num_classes, 2))
+    checked = checks.entropies(entropies, max_entropy)
     return 1.0 - float(checked.mean().item()) / max_entropy
 
 
@@ -117,8 +117,8 @@ def entropy_auc_histogram(entropies: Float[Tensor, "B"], num_classes: int) -> fl
         >>> entropy_auc_histogram(torch.zeros(3), num_classes=10)
         0.998
     """
-    max_entropy = math.log(_checks.at_least("num_classes", num_classes, 2))
-    checked = _checks.entropies(entropies, max_entropy)
+    max_entropy = math.log(checks.at_least("num_classes", num_classes, 2))
+    checked = checks.entropies(entropies, max_entropy)
     edges = max_entropy / _HISTOGRAM_STEPS * np.arange(_HISTOGRAM_STEPS)
     counts = np.histogram(checked.detach().double().cpu().numpy(), edges)[0]
     kept = int(counts.sum())

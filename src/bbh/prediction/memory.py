@@ -21,7 +21,7 @@ def peak_bytes(compute: Callable[[], object]) -> int:
     >>> peak_bytes(lambda: (torch.zeros(1000) + 1).sum())
     8000
     """
-    mode = _LiveBytes()
+    mode = LiveBytes()
     with torch.no_grad(), mode:
         compute()
     return mode.peak
@@ -51,7 +51,7 @@ def tiling(
     return examples, max(1, work // (per_example * min(examples, num_examples)))
 
 
-class _LiveBytes(TorchDispatchMode):
+class LiveBytes(TorchDispatchMode):
     """Follows every storage from its first tensor to the death of its last."""
 
     def __init__(self):

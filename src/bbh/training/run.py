@@ -80,6 +80,7 @@ class TrainingRun:
             raise
         if not means:
             raise ValueError("the training loader is empty.")
+        self.posterior.weights.end_epoch()
         return means | {"beta": beta}
 
     def finish_epoch(
@@ -99,7 +100,6 @@ class TrainingRun:
             **means,
         )
         self.records.append(record)
-        self.posterior.weights.end_epoch()
         if self.patience is not None:
             best = math.inf if self.best_epoch is None else self._validation_nll(self.best_epoch)
             if metrics["nll"] < best:

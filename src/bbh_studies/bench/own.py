@@ -43,21 +43,37 @@ _HYPERNET = _of(methods.bayes_by_hypernet)
 _SINGLE = _of(methods.bayes_by_hypernet, generator=generators.Single())
 # Trunks as narrow as those of the default generator.
 _NARROW = _of(methods.bayes_by_hypernet, generator=generators.Single(hidden=(16, 32, 64)))
-# The paper lets one of five draws see the batch; by default all do.
-OWN_METHODS: dict[str, OwnMethod] = {
-    "map": OwnMethod("map", _of(methods.maximum_a_posteriori)),
-    "ensemble": OwnMethod("ensemble", _of(methods.deep_ensemble)),
-    "bbb": OwnMethod("bbb", _of(methods.bayes_by_backprop)),
-    "dropout": OwnMethod("dropout", _of(methods.mc_dropout)),
-    "mnf": OwnMethod("mnf", _of(methods.multiplicative_normalizing_flows)),
-    "bbh": OwnMethod("bbh", _HYPERNET),
-    "bbh-one-draw": OwnMethod("bbh", _HYPERNET, likelihood_samples=1),
-    "bbh-single": OwnMethod("bbh", _SINGLE),
-    "bbh-single-one-draw": OwnMethod("bbh", _SINGLE, likelihood_samples=1),
-    "bbh-single-narrow": OwnMethod("bbh", _NARROW),
-    "bbh-single-narrow-one-draw": OwnMethod("bbh", _NARROW, likelihood_samples=1),
-    "bbh-sliced": OwnMethod("bbh", _of(methods.bayes_by_hypernet, generator=generators.Sliced())),
+# Names in tables; a method without one goes by its own name.
+_SHORT_NAMES = {
+    "maximum_a_posteriori": "map",
+    "deep_ensemble": "ensemble",
+    "bayes_by_backprop": "bbb",
+    "mc_dropout": "dropout",
+    "multiplicative_normalizing_flows": "mnf",
+    "bayes_by_hypernet": "bbh",
+    "stochastic_weight_averaging": "swag",
 }
+
+
+def _all_methods() -> dict[str, OwnMethod]:
+    """Every registered method, and Bayes by Hypernet with other generators and fewer draws."""
+    registered = methods.registered()
+    names = {name: _SHORT_NAMES.get(name, name) for name in (*_SHORT_NAMES, *registered)}
+    plain = {short: OwnMethod(short, _of(registered[name])) for name, short in names.items()}
+    # The paper lets one of five draws see the batch; by default all do.
+    return plain | {
+        "bbh-one-draw": OwnMethod("bbh", _HYPERNET, likelihood_samples=1),
+        "bbh-single": OwnMethod("bbh", _SINGLE),
+        "bbh-single-one-draw": OwnMethod("bbh", _SINGLE, likelihood_samples=1),
+        "bbh-single-narrow": OwnMethod("bbh", _NARROW),
+        "bbh-single-narrow-one-draw": OwnMethod("bbh", _NARROW, likelihood_samples=1),
+        "bbh-sliced": OwnMethod(
+            "bbh", _of(methods.bayes_by_hypernet, generator=generators.Sliced())
+        ),
+    }
+
+
+OWN_METHODS = _all_methods()
 
 
 def own_contenders(problem: Problem, names: Iterable[str] = ()) -> list[Contender]:

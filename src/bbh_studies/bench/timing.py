@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from bbh.prediction.memory import _LiveBytes  # pyright: ignore[reportPrivateUsage]
+from bbh.prediction.memory import LiveBytes
 
 
 class Task(NamedTuple):
@@ -141,7 +141,7 @@ def peak_memory(work: Callable[[], object], device: torch.device) -> int | None:
         work()
         torch.cuda.synchronize(device)
         return torch.cuda.max_memory_allocated(device) - before
-    mode = _LiveBytes()
+    mode = LiveBytes()
     try:
         with mode:
             work()
