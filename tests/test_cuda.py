@@ -31,6 +31,16 @@ NETWORKS = {
 
 
 @over_methods
+@pytest.mark.parametrize("training", [True, False])
+def test_draws_cost_the_same_on_another_device(method, training):
+    posterior = method(SmallLeNet(), bbh.likelihoods.Categorical()).train(training)
+    draws = posterior.sample(5)
+    here = posterior.weights.cost(draws, posterior.prior).complexity
+    there = posterior.cuda().weights.cost(draws.to("cuda"), posterior.prior).complexity
+    torch.testing.assert_close(there.cpu(), here, rtol=1e-4, atol=1e-3)
+
+
+@over_methods
 @pytest.mark.parametrize(("make", "inputs"), NETWORKS.values(), ids=NETWORKS.keys())
 def test_trains_on_the_gpu_and_predicts_as_on_the_cpu(method, make, inputs, tmp_path):
     posterior = method(make(), bbh.likelihoods.Categorical())
@@ -296,12 +306,11 @@ def test_attacks_are_those_of_the_cpu_and_stay_within_memory(method):
 @pytest.mark.usefixtures("full_precision")
 def test_looking_on_the_gpu_sees_what_the_cpu_sees(method):
     posterior = method(SmallLeNet(), bbh.likelihoods.Categorical()).eval()
-    if posterior.weights.num_distinct == 1:
+    if not posterior.weights.random_shapes():
         pytest.skip("a point has nothing to look at")
     images, samples = torch.randn(12, 1, 6, 6), posterior.sample(40)
     on_cpu = bbh.inspect.look(posterior, images, samples=samples)
-    moved = {name: value.detach().cuda() for name, value in samples.items()}
-    on_gpu = bbh.inspect.look(posterior.cuda(), images, samples=moved)
+    on_gpu = bbh.inspect.look(posterior.cuda(), images, samples=samples.detach().to("cuda"))
     assert on_gpu.dimension.estimate == pytest.approx(on_cpu.dimension.estimate, rel=1e-6)
     torch.testing.assert_close(on_gpu.correlation.matrix, on_cpu.correlation.matrix, equal_nan=True)
     torch.testing.assert_close(on_gpu.kurtosis.excess, on_cpu.kurtosis.excess)

@@ -1,0 +1,106 @@
+"""One step: fit, a loop of one's own around it, and a loop around the objective are the same."""
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+import bbh
+from scenarios import METHODS, BatchNormNet, mlp, over_methods
+from training.small import Categorical, assert_same_state, copied, dataset
+
+EPOCHS = 3
+
+
+def batches():
+    return DataLoader(dataset(), batch_size=5)
+
+
+@over_methods
+def test_a_loop_of_ones_own_is_what_fit_does(method):
+    def train(loop):
+        torch.manual_seed(4)
+        posterior = method(mlp(), Categorical())
+        loop(posterior)
+        return posterior.state_dict()
+
+    def adam(parameters):
+        return torch.optim.Adam(parameters, lr=0.01, fused=True)
+
+    def by_fit(posterior):
+        bbh.fit(
+            posterior,
+            batches(),
+            epochs=EPOCHS,
+            optimizer=adam,
+            gradient_clip=1.0,
+            temperature=0.5,
+            progress=False,
+        )
+
+    def by_step(posterior):
+        step = bbh.TrainingStep(
+            posterior,
+            adam(posterior.parameters()),
+            num_data=12,
+            gradient_clip=1.0,
+            temperature=0.5,
+        )
+        for _ in range(EPOCHS):
+            for batch in batches():
+                step(batch)
+            posterior.weights.end_epoch()
+        assert step.count == EPOCHS * 3
+
+    def by_hand(posterior):
+        optimizer = adam(posterior.train().parameters())
+        for _ in range(EPOCHS):
+            for batch in batches():
+                optimizer.zero_grad()
+                energy = bbh.free_energy(posterior, batch, num_data=12, temperature=0.5)
+                energy.total.backward()
+                nn.utils.clip_grad_norm_(posterior.parameters(), 1.0)
+                optimizer.step()
+            posterior.weights.end_epoch()
+
+    whole = train(by_fit)
+    assert_same_state(whole, train(by_step))
+    for name, value in train(by_hand).items():
+        torch.testing.assert_close(value, whole[name])
+
+
+def test_terms_are_those_of_the_objective():
+    posterior = METHODS["bayes_by_hypernet"](mlp(), Categorical())
+    batch = next(iter(batches()))
+    torch.manual_seed(1)
+    energy = bbh.free_energy(posterior, batch, num_data=12, beta=0.5)
+    step = bbh.TrainingStep(posterior, torch.optim.SGD(posterior.parameters(), 0.1), num_data=12)
+    torch.manual_seed(1)
+    terms = step(batch, beta=0.5)
+    for name in ("total", "nll", "complexity", "auxiliary"):
+        assert terms[name] == pytest.approx(getattr(energy, name).item(), rel=1e-6)
+    assert terms["gradient_norm"] > 0
+
+
+def test_critics_take_their_own_steps():
+    critic = bbh.divergences.Adversarial(hidden=(8,), steps=3, pretraining=2)
+    posterior = METHODS["bayes_by_hypernet"](mlp(), Categorical(), divergence=critic)
+    optimizer, taken = torch.optim.SGD(posterior.parameters(), 0.1), []
+    optimizer.register_step_post_hook(lambda *_: taken.append(1))
+    step = bbh.TrainingStep(posterior, optimizer, num_data=12)
+    step.pretrain()
+    assert len(taken) == 2
+    step(next(iter(batches())))
+    assert len(taken) == 2 + 3
+
+
+def test_a_failed_step_changes_nothing():
+    posterior = METHODS["maximum_a_posteriori"](BatchNormNet(), Categorical())
+    step = bbh.TrainingStep(posterior, torch.optim.Adam(posterior.parameters()), num_data=12)
+    targets = torch.arange(4) % 3
+    step((torch.randn(4, 1, 6, 6), targets))
+    before = copied(posterior)
+    with pytest.raises(bbh.DivergedError, match="step 2: the nll is nan"):
+        step((torch.full((4, 1, 6, 6), torch.nan), targets))
+    assert_same_state(before, posterior.state_dict())
+    assert step.count == 1
