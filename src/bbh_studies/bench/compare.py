@@ -51,7 +51,7 @@ class Row:
         return found
 
 
-def side_by_side(
+def compare(
     problem: Problem, contenders: Sequence[Contender], settings: Settings, tell: Tell
 ) -> list[Row]:
     """Times all contenders in turn; one that fails keeps its row, with the reason.

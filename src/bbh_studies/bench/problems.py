@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from bbh_studies.bench.networks import mlp
-from bbh_studies.networks import LeNet
-from bbh_studies.resnet import ResNet
+from bbh_studies.problems.cifar5.resnet import ResNet
+from bbh_studies.problems.mnist import LeNet
 
 _CLASSES = 10
 # Size of MNIST's training set without validation images.

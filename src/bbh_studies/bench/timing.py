@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from bbh.prediction.memory import _LiveBytes  # pyright: ignore[reportPrivateUsage]
+from bbh.prediction.memory import peak_bytes
 
 
 class Task(NamedTuple):
@@ -141,13 +141,11 @@ def peak_memory(work: Callable[[], object], device: torch.device) -> int | None:
         work()
         torch.cuda.synchronize(device)
         return torch.cuda.max_memory_allocated(device) - before
-    mode = _LiveBytes()
     try:
-        with mode:
-            work()
+        # Watching switches gradients off, and a training step needs them.
+        return peak_bytes(torch.enable_grad()(work))
     except Exception:  # some code refuses to be watched
         return None
-    return mode.peak
 
 
 def reason(error: BaseException) -> str:

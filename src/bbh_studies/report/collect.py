@@ -9,11 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from bbh_studies.catalogue import ROW_TITLES, STUDY_TITLES, ordered, row_title
-from bbh_studies.config import Config, ConfigError, differences
-from bbh_studies.presets import preset_config
+from bbh_studies.columns import ordered
 from bbh_studies.record import FILE_NAME, Record, RecordError, read_arrays
+from bbh_studies.settings.config import differences
+from bbh_studies.settings.methods import METHODS
+from bbh_studies.settings.words import ConfigError
+from bbh_studies.studies import STUDIES, find_study, row_title, row_titles, study_title
 
+# Settings that change what is to be learnt or measured.
 _PROBLEM = ("noise_scale", "split", "attack_images")
 
 
@@ -51,7 +54,7 @@ class Runs:
     @property
     def title(self) -> str:
         """For people."""
-        return row_title(self.variant)
+        return row_title(self.first.record.study, self.variant)
 
     @property
     def full_title(self) -> str:
@@ -64,8 +67,14 @@ class Runs:
         return self.title if self.alone else self.full_title
 
     @property
+    def is_reference(self) -> bool:
+        """Whether others are measured against it: never the best of a table, never ranked."""
+        method = METHODS.get(self.first.record.method)
+        return method is not None and not method.is_trained
+
+    @property
     def records(self) -> list[Record]:
-        """Without their folders."""
+        """The records without their folders."""
         return [entry.record for entry in self.entries]
 
     @property
@@ -83,7 +92,7 @@ class Group:
         preset: Name.
         problem: Settings that make other data of it than the preset's.
         shared: Settings in which all rows differ from the preset.
-        rows: In the order of the catalogue.
+        rows: In the order of the study.
     """
 
     study: str
@@ -95,7 +104,7 @@ class Group:
     @property
     def title(self) -> str:
         """For people."""
-        return STUDY_TITLES.get(self.study, self.study)
+        return study_title(self.study)
 
     @property
     def preset_title(self) -> str:
@@ -104,7 +113,7 @@ class Group:
 
     @property
     def records(self) -> list[Record]:
-        """Of all rows."""
+        """The records of all rows."""
         return [record for row in self.rows for record in row.records]
 
 
@@ -133,9 +142,9 @@ def collect(folders: Sequence[Path]) -> list[Group]:
 
 
 def group(entries: Sequence[Entry]) -> list[Group]:
-    """Sorts records by study, preset, problem and row, in the order of the catalogue."""
+    """Sorts records by study, preset, problem and row, in the order of the register."""
     keys = [(e.record.study, e.record.preset, problem_of(e.record)) for e in entries]
-    studies = ordered((study for study, _, _ in keys), STUDY_TITLES)
+    studies = ordered((study for study, _, _ in keys), STUDIES)
     return [
         _group(key, [entry for entry, other in zip(entries, keys, strict=True) if other == key])
         for key in sorted(set(keys), key=lambda key: (studies.index(key[0]), *key[1:]))
@@ -150,21 +159,31 @@ def problem_of(record: Record) -> tuple[str, ...]:
 def changed_settings(record: Record) -> tuple[str, ...]:
     """Settings that differ from the preset of the record, as ``--set`` takes them."""
     try:
-        preset = preset_config(record.study, record.variant, record.preset)
+        preset = find_study(record.study).row(record.variant, record.preset)
     except ConfigError:
         return ()
-    changed = differences(vars(preset), record.config)
+    changed = differences(preset.flat, record.config)
     return tuple(f"{name}={value}" for name, (_, value) in changed.items())
+
+
+def _settled(record: Record) -> str:
+    """All settings that the run's method and problem have, to tell whether two runs agree in them.
+
+    Settings that are newer than the record had their default value.
+    """
+    try:
+        settings = find_study(record.study).restored(record.config).flat
+    except ConfigError:
+        settings = record.config
+    return json.dumps(settings, sort_keys=True)
 
 
 def _group(key: tuple[str, str, tuple[str, ...]], entries: Sequence[Entry]) -> Group:
     found: dict[tuple[str, str], dict[int, Entry]] = {}
     for entry in entries:
         record = entry.record
-        # Runs of other settings are another row: their mean would be a mean of nothing. Settings
-        # that are newer than a record had their default value.
-        settled = json.dumps(vars(Config()) | record.config, sort_keys=True)
-        seeds = found.setdefault((record.variant, settled), {})
+        # Runs of other settings are another row: their mean would be a mean of nothing.
+        seeds = found.setdefault((record.variant, _settled(record)), {})
         earlier = seeds.setdefault(record.seed, entry)
         # As text, since what is not a number does not equal itself.
         if json.dumps(earlier.record.metrics) != json.dumps(record.metrics):
@@ -172,10 +191,10 @@ def _group(key: tuple[str, str, tuple[str, ...]], entries: Sequence[Entry]) -> G
                 f"{earlier.path} and {entry.path} are the same run (seed {record.seed}) with other "
                 "results: leave one of them out."
             )
-    variants = ordered((variant for variant, _ in found), ROW_TITLES)
+    study, preset, problem = key
+    variants = ordered((variant for variant, _ in found), row_titles(study))
     keys = sorted(found, key=lambda row: (variants.index(row[0]), row[1]))
     settings = {row: changed_settings(next(iter(found[row].values())).record) for row in keys}
-    study, preset, problem = key
     shared = tuple(one for one in settings[keys[0]] if all(one in s for s in settings.values()))
     rows = tuple(
         Runs(

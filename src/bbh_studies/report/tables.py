@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
 
-from bbh_studies.catalogue import METRICS, REFERENCES, Metric, metric, ordered
+from bbh_studies.columns import METRICS, Metric, metric, ordered
 from bbh_studies.report.collect import Group, Runs
 from bbh_studies.report.published import Published
 from bbh_studies.statistic import Statistic
@@ -120,10 +120,7 @@ def compare(ours: Statistic, theirs: Decimal, column: Metric) -> Mark | None:
 def _column(column: Metric, group: Group, paper: Published) -> list[Cell | None]:
     found = [_statistic(runs, column.name) for runs in group.rows]
     best = _best(
-        [
-            None if row.variant in REFERENCES else one
-            for row, one in zip(group.rows, found, strict=True)
-        ],
+        [None if row.is_reference else one for row, one in zip(group.rows, found, strict=True)],
         column,
     )
     if column.name in _TIMES and _shared(group):
