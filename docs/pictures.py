@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import bbh
-from bbh_studies.columns import ATTACK_TITLES
+from bbh_studies.attack_columns import ATTACK_TITLES
 from bbh_studies.record import FILE_NAME, Record
 from bbh_studies.report.attack_figures import panels
 from bbh_studies.report.collect import collect

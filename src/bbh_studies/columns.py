@@ -1,153 +1,9 @@
-"""Columns of tables: what metrics are called, their units, and which way is better."""
+"""Columns of tables, in their order."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal
 
-Direction = Literal["low", "high", "none"]
-_LARGE = 1e7  # from here on digits are harder to read than an exponent
-
-
-@dataclass(frozen=True)
-class Metric:
-    """One column.
-
-    Attributes:
-        name: Key in a record's metrics.
-        title: For people.
-        unit: Behind the title in brackets; may be empty.
-        better: Which way is good; none where the number is no judgement.
-        decimals: Shown.
-        explanation: One sentence.
-        short: The title in a terminal, where room is scarce; empty if it is short enough.
-        main: In the main table, not among the further metrics.
-        scale: The shown number is the recorded one times this.
-        comparable: Whether a published value can be judged against; wall time on other hardware
-            cannot.
-    """
-
-    name: str
-    title: str
-    unit: str
-    better: Direction
-    decimals: int
-    explanation: str
-    short: str = ""
-    main: bool = False
-    scale: float = 1.0
-    comparable: bool = True
-
-    @property
-    def heading(self) -> str:
-        """Title, unit and an arrow for the good direction."""
-        arrow = {"low": "\N{NO-BREAK SPACE}↓", "high": "\N{NO-BREAK SPACE}↑", "none": ""}[
-            self.better
-        ]
-        return f"{self.title}{f' [{self.unit}]' if self.unit else ''}{arrow}"
-
-    def format(self, value: float, most_decimals: int = 9) -> str:
-        """The number as shown, without its unit.
-
-        >>> METRICS["parameters"].format(431_080.0), METRICS["nll"].format(0.03141, 3)
-        ('0.431', '0.031')
-        """
-        shown = value * self.scale
-        decimals = min(self.decimals, most_decimals)
-        return f"{shown:.2e}" if abs(shown) >= _LARGE else f"{shown:,.{decimals}f}"
-
-
-# What attacks are called; their metrics begin with the key.
-ATTACK_TITLES = {"fgsm": "FGSM", "pgd": "PGD", "legacy": "Paper's FGSM"}
-_ATTACKED = {
-    "fgsm": "under one step along the gradient of the averaged predictive's loss, clipped to valid "
-    "pixels",
-    "pgd": "under many steps up the same loss that stay within ε and valid pixels",
-    "legacy": "under the paper's attack, the average of one image for each draw, not clipped",
-}
-_MIDDLE = "at the middle of the sizes ε: 0.2 on MNIST, 4/255 on CIFAR5"
-
-
-def _attack_metrics(attack: str) -> tuple[Metric, ...]:
-    title, how = ATTACK_TITLES[attack], _ATTACKED[attack]
-    fair = attack != "legacy"
-    return (
-        Metric(
-            f"{attack}_mean_accuracy",
-            f"{title}, mean accuracy",
-            "%",
-            "high",
-            1,
-            f"Share of test images that are classified rightly {how}, mean over all sizes.",
-            short=title,
-            main=True,
-            scale=100.0,
-        ),
-        Metric(
-            f"{attack}_accuracy",
-            f"{title}, accuracy",
-            "%",
-            "high",
-            1,
-            f"The same {_MIDDLE}.",
-            main=fair,
-            scale=100.0,
-        ),
-        Metric(
-            f"{attack}_auroc",
-            f"{title}, AUROC",
-            "",
-            "high",
-            3,
-            f"How well entropy tells attacked from clean images {_MIDDLE}; 0.5 is chance.",
-            short=f"{title} AUROC",
-            main=fair,
-        ),
-        Metric(
-            f"{attack}_auroc_mi",
-            f"{title}, AUROC, mutual information",
-            "",
-            "high",
-            3,
-            "The same with the draws' disagreement in place of entropy.",
-        ),
-        Metric(
-            f"{attack}_entropy",
-            f"{title}, entropy",
-            "",
-            "none",
-            3,
-            f"Predictive entropy of attacked images as a share of its maximum, {_MIDDLE}.",
-        ),
-        Metric(
-            f"{attack}_mutual_information",
-            f"{title}, mutual information",
-            "nats",
-            "none",
-            4,
-            f"Disagreement of the draws about attacked images, {_MIDDLE}.",
-        ),
-        Metric(
-            f"{attack}_linf",
-            f"{title}, true L∞ size",
-            "",
-            "none",
-            4,
-            f"Largest change of a pixel, mean over images, {_MIDDLE}.",
-        ),
-        Metric(
-            f"{attack}_l2",
-            f"{title}, true L2 size",
-            "",
-            "none",
-            3,
-            "Length of the same perturbations. If every pixel changed by ε, it would be 5.6 on "
-            "MNIST and 0.869 on CIFAR5.",
-            # The paper's attack is smaller where draws disagree. About some pixel they all agree,
-            # so that the largest change does not show it.
-            main=not fair,
-        ),
-    )
-
+from bbh_studies.attack_columns import ATTACK_TITLES, attack_metrics
+from bbh_studies.metric import Metric
 
 _ALL = (
     Metric(
@@ -160,7 +16,7 @@ _ALL = (
         short="err",
         main=True,
     ),
-    *(metric for attack in ATTACK_TITLES for metric in _attack_metrics(attack)),
+    *(metric for attack in ATTACK_TITLES for metric in attack_metrics(attack)),
     Metric(
         "rmse",
         "RMSE",
@@ -410,7 +266,7 @@ _ALL = (
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _ALL}
 
 
-def metric(name: str) -> Metric:
+def metric_named(name: str) -> Metric:
     """The catalogue's entry, or a plain one for a metric it does not know."""
     return METRICS.get(name) or Metric(name, name.replace("_", " "), "", "none", 4, "")
 

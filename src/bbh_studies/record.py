@@ -41,8 +41,8 @@ class Record:
         preset: Which preset its configuration started from.
         seed: Seed of weights, order of the data and draws.
         config: All settings that its method and problem have, by their flat names.
-        metrics: Name → number. Errors are in per cent.
-        curves: Name → numbers along the sizes of attacks, which are under ``epsilon``; empty in
+        metrics: Number by name. Errors are in per cent.
+        curves: Numbers by name, along the sizes of attacks, which are under ``epsilon``; empty in
             studies that attack nothing. ``bbh_studies.problems.images.attack`` names them.
         history: One entry per epoch.
         data: Name and fingerprint of the data sets.

@@ -9,8 +9,9 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from bbh_studies.attack_columns import ATTACK_TITLES
 from bbh_studies.cli import app
-from bbh_studies.columns import ATTACK_TITLES, METRICS
+from bbh_studies.columns import METRICS
 from bbh_studies.problems.images import attack as attacks
 from bbh_studies.record import Record, RecordError, read_arrays
 from bbh_studies.report import markdown_table, write_report

@@ -58,9 +58,9 @@ def compare(
 
     Args:
         problem: What they were built for.
-        contenders: All of them on it.
-        settings: Of the run.
-        tell: Hears what is being done.
+        contenders: All contenders, built for this problem.
+        settings: Settings of the benchmark.
+        tell: Is told what is being done.
     """
     rows = {one.name: Row(one) for one in contenders}
     for row in rows.values():

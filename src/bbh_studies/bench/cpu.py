@@ -50,7 +50,7 @@ def bench_cpu(
     """Measures, prints and records; the headline numbers.
 
     Args:
-        settings: Of the run.
+        settings: Settings of the benchmark.
         console: For tables and progress.
         axes: Along which cost is followed.
     """

@@ -79,7 +79,7 @@ def floor_bytes(posterior: Posterior[Any], moments: torch.dtype = torch.float32)
 
     Args:
         posterior: What is trained.
-        moments: Of the matrices.
+        moments: Precision of the matrices' moments.
     """
     matrices = sum(
         module.output_weight.numel()
@@ -100,7 +100,7 @@ def bench_gpu(
     """Measures, prints and records; the headline numbers.
 
     Args:
-        settings: Of the run.
+        settings: Settings of the benchmark.
         console: For tables and progress.
         device: Where; None takes the CUDA device.
         extent: How large; None takes the full size.

@@ -87,7 +87,7 @@ def interleaved(
         rounds: Turns of each task that count.
         warm_up: Turns of each before that do not.
         device: Where the work is done; None is the CPU.
-        seed: Of the orders.
+        seed: Seed of the orders.
         on_turn: Told each task's name after its turn.
     """
     device = device or torch.device("cpu")

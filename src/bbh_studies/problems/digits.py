@@ -10,6 +10,7 @@ from bbh_studies.datasets.digits import NUM_TRAIN
 from bbh_studies.problems.images.problem import ImageProblem
 from bbh_studies.problems.study import Study
 from bbh_studies.settings.config import Config
+from bbh_studies.settings.method import Method
 from bbh_studies.settings.methods import (
     BayesByBackprop,
     DeepEnsemble,
@@ -17,7 +18,6 @@ from bbh_studies.settings.methods import (
     Flows,
     Hypernet,
     MaximumAPosteriori,
-    Method,
 )
 from bbh_studies.settings.optimisation import Optimisation
 

@@ -52,7 +52,7 @@ class Problem(ABC):
         """
 
     def attacker(self, folder: Path | None) -> Runner:
-        """The same for runs that attack a posterior."""
+        """Reads the data once, and gives what attacks a posterior on them and records it."""
         raise NotImplementedError(f"nothing attacks {type(self).__name__}.")
 
     @abstractmethod

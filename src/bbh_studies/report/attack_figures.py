@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 
-from bbh_studies.columns import ATTACK_TITLES
+from bbh_studies.attack_columns import ATTACK_TITLES
 from bbh_studies.report import drawing
 from bbh_studies.report.collect import Group, Runs
 from bbh_studies.report.drawing import Style

@@ -40,7 +40,7 @@ class Runs:
     Attributes:
         variant: Name of the row in its study.
         settings: Differences from the preset, as ``key=value``.
-        own: Those of them that not all rows of the table share.
+        own: Those of these settings that not all rows of the table share.
         entries: One per seed.
         alone: Whether no other row of the table has this name.
     """
@@ -53,7 +53,7 @@ class Runs:
 
     @property
     def title(self) -> str:
-        """For people."""
+        """What tables call the row."""
         return row_title(self.first.record.study, self.variant)
 
     @property
@@ -63,7 +63,7 @@ class Runs:
 
     @property
     def label(self) -> str:
-        """As short as tells it from other rows: for legends and headings."""
+        """The shortest title that tells it from other rows, for legends and headings."""
         return self.title if self.alone else self.full_title
 
     @property
@@ -88,9 +88,9 @@ class Group:
     """All rows of one study and preset, on one problem.
 
     Attributes:
-        study: Name.
-        preset: Name.
-        problem: Settings that make other data of it than the preset's.
+        study: Name of the study.
+        preset: Name of the preset.
+        problem: Settings through which the data differ from the preset's.
         shared: Settings in which all rows differ from the preset.
         rows: In the order of the study.
     """
@@ -103,7 +103,7 @@ class Group:
 
     @property
     def title(self) -> str:
-        """For people."""
+        """What reports call the study."""
         return study_title(self.study)
 
     @property
@@ -239,7 +239,7 @@ def _dictionaries(history: Any) -> bool:
 
 
 def _curves(curves: Any) -> bool:
-    """Nothing, or lists of numbers, all as long as that of the sizes."""
+    """Whether it is empty, or lists of numbers that are all as long as that of the sizes."""
     if not isinstance(curves, dict) or not all(isinstance(one, list) for one in curves.values()):
         return False
     numbers = all(isinstance(value, int | float) for one in curves.values() for value in one)

@@ -87,8 +87,8 @@ def markdown_table(records: Sequence[Record], study: str, preset: str, *problem:
 
     Args:
         records: Those of other studies, presets and problems are left out.
-        study: Name.
-        preset: Name.
+        study: Name of the study.
+        preset: Name of the preset.
         problem: Settings that make other data of it, such as ``noise_scale=3``.
     """
     wanted = (study, preset, problem)

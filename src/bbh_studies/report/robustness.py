@@ -4,7 +4,7 @@ import math
 from enum import IntEnum
 from typing import NamedTuple
 
-from bbh_studies.columns import ATTACK_TITLES
+from bbh_studies.attack_columns import ATTACK_TITLES
 from bbh_studies.report.collect import Runs
 from bbh_studies.report.tables import Cell, Table
 

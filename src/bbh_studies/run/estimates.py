@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from bbh_studies.run.run import Run
-from bbh_studies.settings.methods import count
+from bbh_studies.settings.method import count
 
 
 @dataclass(frozen=True)

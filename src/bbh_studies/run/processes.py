@@ -29,8 +29,8 @@ def execute_in_processes(
     What a run prints goes into ``log.txt`` beside its record.
 
     Args:
-        runs: All of them.
-        command: Arguments of ``bbh`` that make one of them.
+        runs: All runs of the command.
+        command: Gives the arguments of ``bbh`` that make one of them.
         jobs: Processes at a time.
         console: One line for every run that ends.
     """

@@ -16,7 +16,7 @@ import bbh
 from bbh_studies.problems.problem import Problem
 from bbh_studies.settings.attack_settings import AttackSettings
 from bbh_studies.settings.gaussian_prior import GaussianPrior
-from bbh_studies.settings.methods import Method, Model
+from bbh_studies.settings.method import Method, Model
 from bbh_studies.settings.optimisation import Optimisation
 from bbh_studies.settings.words import ConfigError
 
@@ -92,7 +92,7 @@ class Config:
         )
 
     def with_settings(self, **settings: Any) -> "Config":
-        """The same with other values of some settings, by their flat names."""
+        """A copy with other values of some settings, by their flat names."""
         for name in settings.keys() - set(self.names):
             raise ConfigError(f"{name}: {self.method.word} has no such setting here.")
         changed: dict[str, Any] = {}
@@ -103,7 +103,7 @@ class Config:
         return replace(self, **changed)
 
     def with_words(self, words: Iterable[str]) -> "Config":
-        """The same with ``key=value`` settings from the command line applied."""
+        """A copy with ``key=value`` settings from the command line applied."""
         groups = {name: group for group in GROUPS for name in self.settings_of(group)}
         parsed: dict[str, Any] = {}
         for word in words:
@@ -113,7 +113,7 @@ class Config:
         return self.with_settings(**parsed)
 
     def with_stored(self, stored: Mapping[str, Any]) -> "Config":
-        """The same with all settings that a record holds; those that are not in it stay."""
+        """A copy with all settings that a record holds; those that are not in it stay."""
         found = {name: stored[name] for name in self.names if name in stored}
         # JSON has no tuples.
         return self.with_settings(

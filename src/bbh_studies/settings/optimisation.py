@@ -108,5 +108,5 @@ class Optimisation:
         return bbh.Linear(self.anneal_start, self.anneal_end)
 
     def memory_bytes(self, parameters: int) -> int:
-        """Bytes of so many parameters, their gradients and the optimiser's state."""
+        """Bytes that parameters, their gradients and the optimiser's state take."""
         return parameters * _BYTES * _COPIES[self.optimizer]

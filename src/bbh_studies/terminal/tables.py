@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from bbh_studies.columns import METRICS, Metric
+from bbh_studies.columns import METRICS
+from bbh_studies.metric import Metric
 from bbh_studies.record import Record
 from bbh_studies.statistic import Statistic
 from bbh_studies.studies import row_title

@@ -38,7 +38,7 @@ def group_norm_relu(
 def group_norm_relu_plain(
     images: Tensor, groups: int, weight: Tensor, bias: Tensor, eps: float, added: Tensor | None
 ) -> Tensor:
-    """The same with torch's own operations."""
+    """Group norm, addition and ReLU with torch's own operations."""
     hidden = F.group_norm(images, groups, weight, bias, eps)
     return F.relu(hidden if added is None else hidden + added)
 

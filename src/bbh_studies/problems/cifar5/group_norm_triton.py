@@ -68,7 +68,7 @@ def _forward(
     y = x * tl.load(weight + channel)[None, :] + tl.load(bias + channel)[None, :]
     if ADDED:
         y += tl.load(added + place, inside, other=0.0)
-    # Not a maximum with zero, which would make a number of what is none.
+    # Not a maximum with zero, which would turn NaN into a number.
     tl.store(outputs + place, tl.where(y <= 0.0, 0.0, y), inside)
 
 

@@ -49,7 +49,7 @@ class StandardisedConv2d(nn.Conv2d):
     """
 
     def forward(self, input: Float[Tensor, "B C H W"]) -> Float[Tensor, "B F height width"]:
-        """As ``nn.Conv2d``."""
+        """Convolves with the standardised filters."""
         filters = self.weight.flatten(1)
         weight = F.layer_norm(filters, filters.shape[1:]).view_as(self.weight)
         return self._conv_forward(input, weight, self.bias)
@@ -80,11 +80,11 @@ class Units:
     """What residual units are made of.
 
     Attributes:
-        norm: Makes a normalisation layer for so many channels.
+        norm: Makes a normalisation layer from a number of channels.
         unit_dropout: Rate of a dropout layer between the two convolutions of a unit, as in the
             paper's later code; 0 for none.
         convolution_dropout: Rate after every convolution, as in the code of the published numbers.
-        convolution: Of He's network, where a norm follows each.
+        convolution: Class of the convolutions in He's network, where a norm follows each.
     """
 
     norm: Norm = group_norm

@@ -22,6 +22,7 @@ from bbh_studies.problems.images.problem import ImageProblem
 from bbh_studies.problems.study import Rows, Study, attacks_on
 from bbh_studies.settings.config import Config
 from bbh_studies.settings.gaussian_prior import GaussianPrior
+from bbh_studies.settings.method import Method
 from bbh_studies.settings.methods import (
     BayesByBackprop,
     DeepEnsemble,
@@ -29,7 +30,6 @@ from bbh_studies.settings.methods import (
     Flows,
     Hypernet,
     MaximumAPosteriori,
-    Method,
 )
 from bbh_studies.settings.optimisation import Optimisation
 from bbh_studies.settings.words import check_word

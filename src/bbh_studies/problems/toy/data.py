@@ -34,7 +34,7 @@ class ToyData:
         test_targets: Their noisy values.
         outer_inputs: 1000 points with 4 < |x| < 6, where there were no data.
         outer_targets: Their noisy values.
-        fingerprint: Of the training data, for records.
+        fingerprint: Short checksum of the training data, for records.
     """
 
     noise_scale: float

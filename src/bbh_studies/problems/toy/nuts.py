@@ -34,7 +34,7 @@ class NutsSettings:
         thin: Steps per kept draw.
         max_tree_depth: A step takes at most 2^depth gradients.
         acceptance: The step size is adapted to this.
-        seed: Of starting points and momenta.
+        seed: Seed of starting points and momenta.
     """
 
     chains: int = 4
@@ -57,7 +57,7 @@ class NutsDraws:
         samples: ``{name: [chains · draws, *shape]}``, chain after chain: ordinary weight samples.
         chains: How many chains these are.
         divergences: Steps whose energy error was too large, of all chains.
-        seconds: Of the processor, which other programs beside it do not prolong.
+        seconds: Processor time, which other programs do not prolong.
     """
 
     samples: Params

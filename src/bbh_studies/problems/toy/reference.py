@@ -63,10 +63,10 @@ def sample_reference(
 
     Args:
         data: What the posterior is given.
-        prior_scale: Of the Gaussian prior.
-        settings: Of NUTS.
+        prior_scale: Standard deviation of the Gaussian prior.
+        settings: Settings of NUTS.
         kept: Draws of each chain to store, equally spaced.
-        folder: Where to.
+        folder: Where it is stored.
     """
     likelihood = bbh.likelihoods.Gaussian(data.noise_scale)
     prior = Normal(prior_scale)

@@ -18,6 +18,7 @@ from bbh_studies.problems.problem import Problem, Runner
 from bbh_studies.problems.study import Rows, Study
 from bbh_studies.problems.toy.data import load_toy
 from bbh_studies.settings.config import Config
+from bbh_studies.settings.method import Method
 from bbh_studies.settings.methods import (
     BayesByBackprop,
     DeepEnsemble,
@@ -25,7 +26,6 @@ from bbh_studies.settings.methods import (
     Flows,
     Hypernet,
     MaximumAPosteriori,
-    Method,
     Nuts,
 )
 from bbh_studies.settings.optimisation import Optimisation
@@ -62,7 +62,7 @@ class Toy(Problem):
         return Gaussian(self.noise_scale)
 
     def count_steps(self, batch_size: int) -> int:
-        """As set: every step takes all data, whatever the batch size."""
+        """The setting ``steps_per_epoch``: every step takes all data, whatever the batch size."""
         return self.steps_per_epoch
 
     def runner(self, folder: Path | None) -> Runner:
