@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from bbh_studies.cli import app
 from bbh_studies.datasets.sources import NOTMNIST, Source
 from bbh_studies.problems.images.train_and_measure import ShuffledBatches
+from bbh_studies.problems.study import Study
 from bbh_studies.record import Record, RecordError
 from bbh_studies.run import train
 from bbh_studies.settings.words import ConfigError
@@ -50,7 +51,9 @@ def test_help_tells_the_exit_codes():
 
 
 def test_a_report_is_a_file_and_no_folder(tmp_path):
-    result = runner.invoke(app, ["report", str(tmp_path), "--out", str(tmp_path)])
+    # Wide enough for the message to stay on one line, however long the path is.
+    arguments = ["report", str(tmp_path), "--out", str(tmp_path)]
+    result = runner.invoke(app, arguments, env={"COLUMNS": "300"})
     assert result.exit_code == 2
     assert "is a directory" in result.output
 
@@ -236,6 +239,22 @@ def test_settings_by_name():
     assert (config.flat["noise_shared"], config.flat["hidden"]) == (True, (3, 4))
     with pytest.raises(ConfigError, match="true or false"):
         config.with_words(["noise_shared=maybe"])
+
+
+def test_a_study_that_is_registered_is_known_everywhere(tmp_path, monkeypatch):
+    rows = {"tiny": find_study("digits").row("map").with_settings(epochs=3, anneal_end=3.0)}
+    mine = Study("mine", "My study", {"corrected": rows}, {"tiny": "Tiny network"})
+    monkeypatch.setitem(STUDIES, "mine", mine)
+    arguments = ["run", "mine", "--device", "cpu", "--out", str(tmp_path)]
+    assert "Tiny network" in runner.invoke(app, [*arguments, "--dry-run"]).output
+    result = runner.invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    assert "mine 1/1 Tiny network, seed 0: err" in result.output
+    page = tmp_path / "report.html"
+    assert runner.invoke(app, ["report", str(tmp_path), "--out", str(page)]).exit_code == 0
+    text = page.with_suffix(".md").read_text()
+    assert "## My study, preset corrected" in text
+    assert "| Tiny network |" in text
 
 
 def test_rows_get_only_the_settings_they_have(tmp_path):

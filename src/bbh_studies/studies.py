@@ -15,17 +15,17 @@ STUDIES: dict[str, Study] = {
 
 
 def study_title(name: str) -> str:
-    """A study's name for people; that of a study which is no longer here is all there is."""
+    """What reports call a study; its name, where a record is of a study that is not registered."""
     return STUDIES[name].title if name in STUDIES else name
 
 
 def row_titles(study: str) -> Mapping[str, str]:
-    """What the rows of a study's table are called, in their order."""
+    """What tables call the rows of a study, in their order; methods, if it is not registered."""
     return STUDIES[study].row_titles if study in STUDIES else METHOD_TITLES
 
 
 def row_title(study: str, row: str) -> str:
-    """A row's name for people; that of a row which is no longer here is all there is."""
+    """What tables call a row; its name, where a record is of a row that the study has not."""
     return row_titles(study).get(row, row)
 
 
