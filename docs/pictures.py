@@ -12,9 +12,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import bbh
-from bbh_studies.catalogue import ATTACK_TITLES
+from bbh_studies.attack_columns import ATTACK_TITLES
 from bbh_studies.record import FILE_NAME, Record
-from bbh_studies.report.attacks import panels
+from bbh_studies.report.attack_figures import panels
 from bbh_studies.report.collect import collect
 
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#777777"  # Okabe and Ito's colour-blind-safe set

@@ -13,7 +13,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from bbh_studies.bench.markdown import bench_table
+from bbh_studies.bench.document_tables import bench_table
 from bbh_studies.record import FILE_NAME, Record
 from bbh_studies.report import inspection_table, markdown_table, training_table
 

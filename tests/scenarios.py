@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 import bbh
 from bbh.generators import Sliced
-from bbh_studies.networks import LeNet as LeNet  # re-exported for the tests
+from bbh_studies.problems.mnist import LeNet as LeNet  # re-exported for the tests
 
 # Small where a method can be: many tests run every registered one.
 _SMALL: dict[str, dict[str, Any]] = {

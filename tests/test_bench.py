@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 import bbh
 from bbh_studies.bench import cpu, gpu
-from bbh_studies.bench.compare import Row, fastest_peer, side_by_side
+from bbh_studies.bench.compare import Row, compare, fastest_peer
 from bbh_studies.bench.contenders import Contender, average, load_peers, replace_layers
-from bbh_studies.bench.markdown import bench_table
+from bbh_studies.bench.document_tables import bench_table
 from bbh_studies.bench.networks import mlp
 from bbh_studies.bench.own import OWN_METHODS, make_stepper, own_contenders, plain_kernels
 from bbh_studies.bench.problems import Problem, Sizes, lenet, resnet, small_mlp
@@ -21,8 +21,8 @@ from bbh_studies.bench.records import Writer
 from bbh_studies.bench.settings import Settings
 from bbh_studies.bench.timing import Task, Timing, interleaved, peak_memory
 from bbh_studies.cli import app
+from bbh_studies.problems.cifar5.resnet import ResNet
 from bbh_studies.record import Record
-from bbh_studies.resnet import ResNet
 
 CPU = torch.device("cpu")
 TINY = Sizes(batch=4, images=6, draws=3)
@@ -132,7 +132,7 @@ def test_peak_memory_counts_the_backward_pass_and_moments():
 
 def test_own_methods_step_and_predict():
     problem = small_mlp(TINY, CPU, width=8)
-    rows = side_by_side(problem, own_contenders(problem), Settings(1, 1, 1, TINY), lambda _: None)
+    rows = compare(problem, own_contenders(problem), Settings(1, 1, 1, TINY), lambda _: None)
     assert [row.contender.name for row in rows] == list(OWN_METHODS)
     for row in rows:
         assert row.failures == {}
@@ -167,7 +167,7 @@ def test_an_unfit_prediction_does_not_count():
     problem = small_mlp(TINY, CPU, width=8)
     halves = torch.full((TINY.images, 10), 0.05)
     cheat = Contender("cheat", "cheatlib 1", "bbb", lambda: None, lambda _: halves, 1)
-    (row,) = side_by_side(problem, [cheat], Settings(1, 1, 1, TINY), lambda _: None)
+    (row,) = compare(problem, [cheat], Settings(1, 1, 1, TINY), lambda _: None)
     assert "do not add up" in row.failures["predict"]
     assert row.predict is None
     assert row.step is not None
@@ -182,7 +182,7 @@ def test_predictions_use_the_faster_batch_size():
         return even
 
     peer = Contender("peer", "lib 1", "bbb", lambda: None, predict, 1, batch_sizes=(20, 2))
-    (row,) = side_by_side(problem, [peer], Settings(1, 1, 1, TINY), lambda _: None)
+    (row,) = compare(problem, [peer], Settings(1, 1, 1, TINY), lambda _: None)
     assert row.batch_size == 2
 
 

@@ -9,13 +9,16 @@ import pytest
 from typer.testing import CliRunner
 
 from bbh_studies.cli import app
-from bbh_studies.config import Config, ConfigError
 from bbh_studies.datasets.sources import NOTMNIST, Source
-from bbh_studies.presets import STUDIES, preset_config, preset_configs
+from bbh_studies.problems.images.train_and_measure import ShuffledBatches
+from bbh_studies.problems.study import Study
 from bbh_studies.record import Record, RecordError
+from bbh_studies.run import train
+from bbh_studies.settings.words import ConfigError
+from bbh_studies.studies import STUDIES, find_study
 
 runner = CliRunner()
-METHODS = tuple(preset_configs("digits", "corrected"))
+METHODS = tuple(find_study("digits").rows())
 MAP = ("run", "digits", "--method", "map", "--device", "cpu")
 
 
@@ -48,7 +51,9 @@ def test_help_tells_the_exit_codes():
 
 
 def test_a_report_is_a_file_and_no_folder(tmp_path):
-    result = runner.invoke(app, ["report", str(tmp_path), "--out", str(tmp_path)])
+    # Wide enough for the message to stay on one line, however long the path is.
+    arguments = ["report", str(tmp_path), "--out", str(tmp_path)]
+    result = runner.invoke(app, arguments, env={"COLUMNS": "300"})
     assert result.exit_code == 2
     assert "is a directory" in result.output
 
@@ -79,20 +84,17 @@ def test_a_run_writes_a_record_that_can_be_read_again(tmp_path):
     assert "was there" in kept.output
     assert (folder / "record.json").stat().st_mtime_ns == before
     # But not if they are other ones.
-    other = runner.invoke(app, [*arguments, "--resume", "--set", "hidden=3,4"])
+    other = runner.invoke(app, [*arguments, "--resume", "--set", "bayesian=0,3"])
     assert other.exit_code == 1
-    assert "hidden=16,32,64, not 3,4" in str(other.exception)
+    assert "bayesian=, not 0,3" in str(other.exception)
 
 
 def test_an_interrupted_run_goes_on_with_the_command_it_prints(tmp_path, monkeypatch):
-    from bbh_studies import training
-    from bbh_studies.images import study
-
     arguments = [*MAP, "--epochs", "3", "--set", "prior_scale=2"]
     whole = runner.invoke(app, [*arguments, "--out", str(tmp_path / "whole")])
     assert whole.exit_code == 0, whole.output
 
-    real = study.ShuffledBatches.__iter__
+    real = ShuffledBatches.__iter__
     epochs = []
 
     def interrupted(self):
@@ -101,8 +103,8 @@ def test_an_interrupted_run_goes_on_with_the_command_it_prints(tmp_path, monkeyp
             raise KeyboardInterrupt
         return real(self)
 
-    monkeypatch.setattr(training, "_CHECKPOINT_SECONDS", 0.0)
-    monkeypatch.setattr(study.ShuffledBatches, "__iter__", interrupted)
+    monkeypatch.setattr(train, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(ShuffledBatches, "__iter__", interrupted)
     stopped = runner.invoke(app, [*arguments, "--out", str(tmp_path / "some parts")])
     assert stopped.exit_code == 130
     (line,) = [line for line in stopped.output.splitlines() if "to go on: " in line]
@@ -125,7 +127,7 @@ def test_an_interrupted_run_goes_on_with_the_command_it_prints(tmp_path, monkeyp
 
 def test_a_run_that_diverges_does_not_stop_the_others(tmp_path):
     arguments = ["run", "digits", "--method", "bbb", "--method", "map", "--device", "cpu"]
-    # Ignored by MAP.
+    # MAP has no such setting.
     arguments += ["--epochs", "1", "--set", "initial_scale=1e30", "--out", str(tmp_path)]
     result = runner.invoke(app, arguments)
     assert result.exit_code == 1
@@ -138,15 +140,13 @@ def test_a_run_that_diverges_does_not_stop_the_others(tmp_path):
 
 
 def test_rerunning_leaves_no_record_that_looks_finished(tmp_path, monkeypatch):
-    from bbh_studies.images import study
-
     arguments = [*MAP, "--epochs", "1", "--out", str(tmp_path)]
     assert runner.invoke(app, arguments).exit_code == 0
 
     def interrupted(self):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(study.ShuffledBatches, "__iter__", interrupted)
+    monkeypatch.setattr(ShuffledBatches, "__iter__", interrupted)
     assert runner.invoke(app, arguments).exit_code == 130
     assert not list(tmp_path.rglob("record.json"))
 
@@ -178,6 +178,10 @@ def test_a_dry_run_needs_no_data_and_leaves_no_trace(tmp_path, monkeypatch):
         (["run", "digits", "--set", "epochs=0"], "at least one"),
         (["run", "digits", "--set", "epochs=2"], "use --epochs, which shortens both"),
         (["run", "digits", "--method", "bbh", "--set", "generator=big"], "layerwise, sliced"),
+        (["run", "digits", "--method", "map", "--set", "hidden=3,4"], "a setting of bbh."),
+        (["run", "digits", "--set", "noise_scale=3"], "a setting of toy."),
+        (["run", "mnist", "--set", "attack_steps=3"], "mnist-attacks, cifar5-attacks."),
+        (["run", "digits", "--set", "method=map"], "key=value with one of"),
         (["run", "digits", "--device", "abacus"], "choose one of auto, cpu, cuda"),
         (["run", "mnist", "--data", "/nowhere"], "does not exist"),
         (["data", "check", "letters"], "there is no data set 'letters'"),
@@ -229,18 +233,51 @@ def test_data_are_listed_and_checked(data_dir, monkeypatch):
 
 
 def test_settings_by_name():
-    config = Config().changed(["learning_rate=0.5", "noise_shared=true", "hidden=3,4"])
-    assert (config.learning_rate, config.noise_shared, config.hidden) == (0.5, True, (3, 4))
+    config = find_study("digits").row("bbh")
+    config = config.with_words(["learning_rate=0.5", "noise_shared=true", "hidden=3,4"])
+    assert config.training.learning_rate == 0.5
+    assert (config.flat["noise_shared"], config.flat["hidden"]) == (True, (3, 4))
     with pytest.raises(ConfigError, match="true or false"):
-        config.changed(["noise_shared=maybe"])
+        config.with_words(["noise_shared=maybe"])
+
+
+def test_a_study_that_is_registered_is_known_everywhere(tmp_path, monkeypatch):
+    rows = {"tiny": find_study("digits").row("map").with_settings(epochs=3, anneal_end=3.0)}
+    mine = Study("mine", "My study", {"corrected": rows}, {"tiny": "Tiny network"})
+    monkeypatch.setitem(STUDIES, "mine", mine)
+    arguments = ["run", "mine", "--device", "cpu", "--out", str(tmp_path)]
+    assert "Tiny network" in runner.invoke(app, [*arguments, "--dry-run"]).output
+    result = runner.invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    assert "mine 1/1 Tiny network, seed 0: err" in result.output
+    page = tmp_path / "report.html"
+    assert runner.invoke(app, ["report", str(tmp_path), "--out", str(page)]).exit_code == 0
+    text = page.with_suffix(".md").read_text()
+    assert "## My study, preset corrected" in text
+    assert "| Tiny network |" in text
+
+
+def test_rows_get_only_the_settings_they_have(tmp_path):
+    arguments = ["run", "digits", "--method", "map", "--method", "bbb", "--epochs", "1"]
+    arguments += ["--set", "initial_scale=0.1", "--device", "cpu", "--jobs", "2"]
+    result = runner.invoke(app, [*arguments, "--out", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    map_, bbb = (
+        Record.read(tmp_path / "digits" / "corrected" / row / "record.json").config
+        for row in ("map-0", "bbb-0")
+    )
+    assert bbb["initial_scale"] == 0.1
+    assert "initial_scale" not in map_
+    assert map_.keys() - bbb.keys() == {"penalised"}
 
 
 def test_paper_presets_are_the_papers():
-    bbh = preset_config("mnist", "bbh", "paper")
-    assert (bbh.epochs, bbh.batch_size, bbh.learning_rate) == (100, 100, 1e-4)
-    assert (bbh.num_samples, bbh.likelihood_samples, bbh.divergence) == (5, 1, "nearest_neighbour")
-    assert (bbh.hidden, bbh.spread, bbh.noise_dim) == ((64, 256, 512), 0.0, 1)
-    assert preset_config("mnist", "ensemble", "paper").num_members == 10
+    bbh = find_study("mnist").row("bbh", "paper").flat
+    assert (bbh["epochs"], bbh["batch_size"], bbh["learning_rate"]) == (100, 100, 1e-4)
+    assert (bbh["num_samples"], bbh["likelihood_samples"]) == (5, 1)
+    assert bbh["divergence"] == "nearest_neighbour"
+    assert (bbh["hidden"], bbh["spread"], bbh["noise_dim"]) == ((64, 256, 512), 0.0, 1)
+    assert find_study("mnist").row("ensemble", "paper").flat["num_members"] == 10
 
 
 def test_records_of_another_schema_are_refused(tmp_path):

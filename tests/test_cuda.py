@@ -8,8 +8,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import bbh
 from bbh.execution import Streams
-from bbh_studies import group_norm
-from bbh_studies.resnet import ResNet
+from bbh_studies.problems.cifar5 import group_norm
+from bbh_studies.problems.cifar5.resnet import ResNet
 from divergences.test_neighbours import CASES
 from divergences.test_neighbours import compare as compare_neighbours
 from generators.test_outer_adam import SETTINGS, SHAPES, check_rounding, compare, rounding
@@ -225,7 +225,7 @@ def full_precision():
 
 @pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 1e-4), (torch.bfloat16, 2e-2)])
 def test_group_norm_kernels(dtype, error):
-    from bbh_studies.group_norm_triton import backward, forward
+    from bbh_studies.problems.cifar5.group_norm_triton import backward, forward
 
     def on_gpu(work):
         def moved(*arguments):

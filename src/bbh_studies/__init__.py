@@ -1,7 +1,7 @@
-"""Experiments: clients of the library, imported by nothing but the command line.
+"""The paper's experiments and the benchmarks: a user of the library like any other.
 
-A command becomes runs and runs become records in ``runner``: ``presets`` hold a ``config`` for
-every row of a study's table, ``build`` makes the library's objects of it, ``toy`` and ``images``
-train and measure, ``terminal`` shows it meanwhile. ``report`` makes pages of records; it knows
-neither posteriors nor data.
+``studies`` registers all studies. A study's problem, rows and measures lie in ``problems``, the
+settings of methods and training in ``settings``. ``run`` makes runs of a command and records of
+runs, and ``terminal`` shows it meanwhile. ``report`` makes pages of records; ``bench`` measures
+time and memory.
 """

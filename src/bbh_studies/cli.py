@@ -1,4 +1,8 @@
-"""The command line: what can be asked for; ``bbh_studies.runner`` does it."""
+"""The command line: what can be asked for; ``bbh_studies.run`` does it.
+
+What trains is imported by the commands that train: Lightning Fabric takes seconds, and nobody
+should wait for it with --help or when a shell completes a word.
+"""
 
 import shlex
 import sys
@@ -12,15 +16,14 @@ import typer
 from rich.console import Console
 
 from bbh.version import __version__
-from bbh_studies.presets import preset_configs
 from bbh_studies.report import write_report
-from bbh_studies.run import Run
-from bbh_studies.runner import Outcome, check_before, execute, plan
-from bbh_studies.side_by_side import execute_side_by_side
+from bbh_studies.run.plan import check_before, plan
+from bbh_studies.run.run import Run
+from bbh_studies.studies import STUDIES, find_study
 from bbh_studies.terminal import completion
 from bbh_studies.terminal.data import app as data_app
 from bbh_studies.terminal.dry_run import show_plan
-from bbh_studies.terminal.tables import explanation, results_table, run_title
+from bbh_studies.terminal.tables import results_table
 
 app = typer.Typer(
     name="bbh",
@@ -42,6 +45,24 @@ def _version(shown: bool) -> bool:
         typer.echo(f"bbh {__version__}")
         raise typer.Exit
     return shown
+
+
+def _listed(words: Iterable[str]) -> str:
+    *others, last = words
+    return f"{', '.join(others)} or {last}"
+
+
+def _rows_in_words() -> str:
+    """The rows of all studies: those that most of them have, and what the others have instead."""
+    usual = list(STUDIES["mnist"].rows())
+    words = _listed(usual)
+    for study in STUDIES.values():
+        rows = list(study.rows())
+        if rows[: len(usual)] != usual:
+            words += f"; in {study.name} {_listed(rows)}"
+        elif rows != usual:
+            words += f" ({study.name}: also {', '.join(rows[len(usual) :])})"
+    return words
 
 
 def _complete_bench(incomplete: str) -> list[str]:
@@ -79,13 +100,14 @@ def demo(
 
     Example: `bbh demo --out runs/demo`
     """
+    from bbh_studies.run.execute import execute
+
     again = ["bbh", "demo", *_options(epochs=epochs, seed=seed, out=out), "--resume"]
     failed: list[str] = []
     for study in ("toy", "digits"):
-        rows = preset_configs(study, "corrected")
         runs = []
-        for row, config in rows.items():
-            share = max(1, round(config.epochs * epochs / _DEMO_EPOCHS))
+        for row, config in find_study(study).rows("corrected").items():
+            share = max(1, round(config.training.epochs * epochs / _DEMO_EPOCHS))
             runs += plan(study, variants=[row], seeds=[seed], epochs=share, out=out)
         train = partial(execute, runs, device="cpu", resume=resume, console=console)
         failed += _finish(runs, train, again)
@@ -98,8 +120,7 @@ def run(
     study: Annotated[
         str,
         typer.Argument(
-            help="toy, digits, mnist, mnist-generators, mnist-noise, mnist-divergences, "
-            "mnist-attacks, cifar5, cifar5-temperatures or cifar5-attacks.",
+            help=f"{_listed(STUDIES)}.",
             autocompletion=completion.studies,
         ),
     ],
@@ -107,12 +128,7 @@ def run(
         list[str] | None,
         typer.Option(
             metavar="ROW",
-            help="Row of the study's table: map, ensemble, bbb, dropout, mnf or bbh (toy: also "
-            "nuts); in mnist-generators single, sliced or layerwise; in mnist-noise shared-1, "
-            "independent-1, shared-8 or independent-8; in mnist-divergences closed_form, "
-            "adversarial, nearest_neighbour, joint or entropy; in cifar5-temperatures "
-            "temperature-1, temperature-0.1, temperature-0.01 or temperature-0.001. "
-            "Repeatable; all by default.",
+            help=f"Row of the study's table: {_rows_in_words()}. Repeatable; all by default.",
             autocompletion=completion.methods,
         ),
     ] = None,
@@ -138,7 +154,8 @@ def run(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="Any setting, applied last; repeatable. --dry-run shows them all.",
+            help="Any setting, applied last to the rows that have it; repeatable. --dry-run shows "
+            "them all.",
             autocompletion=completion.settings,
         ),
     ] = None,
@@ -202,18 +219,23 @@ def run(
     if dry_run:
         show_plan(runs, console)
         return
-    common = _options(epochs=epochs, set=settings, data=data, device=device, out=out)
+    from bbh_studies.run.execute import execute
+    from bbh_studies.run.processes import execute_in_processes
+
+    common = _options(epochs=epochs, data=data, device=device, out=out)
     common += ["--keep-posterior"] * keep_posterior + ["--inspect"] * inspect
     chosen = _options(method=method, preset=preset, seed=seed, jobs=jobs if jobs > 1 else None)
-    again = ["bbh", "run", study, *chosen, *common, "--resume"]
+    again = ["bbh", "run", study, *chosen, *_options(set=settings), *common, "--resume"]
 
     def command(one: Run) -> list[str]:
-        row = _options(method=one.variant, preset=one.preset, seed=one.seed)
+        # A row alone must not be given the settings of other rows.
+        own = [word for word in settings or [] if word.partition("=")[0] in one.config.names]
+        row = _options(method=one.variant, preset=one.preset, seed=one.seed, set=own)
         return ["run", study, *row, *common, *(["--resume"] if resume else [])]
 
     if jobs > 1:
         check_before(runs, device, resume)
-        train = partial(execute_side_by_side, runs, command, jobs, console)
+        train = partial(execute_in_processes, runs, command, jobs, console)
     else:
         train = partial(execute, runs, data=data, device=device, resume=resume, console=console)
     failed = _finish(runs, train, again)
@@ -266,7 +288,7 @@ def inspect_posterior(
     - `bbh inspect mine.safetensors --network models:make_network --tensor conv1.weight`
     """
     from bbh.inspect import look
-    from bbh_studies.inspection import INSPECTION_NAME, open_posterior
+    from bbh_studies.run.leftovers import INSPECTION_NAME, open_posterior
 
     check_before((), device, resume=False)
     posterior, inputs = open_posterior(path, network=network, data=data, functions=not weights_only)
@@ -340,7 +362,7 @@ def bench(
     console.print(f"Records: {folder}", highlight=False, soft_wrap=True)
 
 
-def _finish(runs: Sequence[Run], train: Callable[[], Outcome], again: Sequence[str]) -> list[str]:
+def _finish(runs: Sequence[Run], train: Callable[[], Any], again: Sequence[str]) -> list[str]:
     """Trains and prints the table; the names of runs that failed."""
     try:
         outcome = train()
@@ -349,8 +371,8 @@ def _finish(runs: Sequence[Run], train: Callable[[], Outcome], again: Sequence[s
         raise typer.Exit(INTERRUPTED) from None
     if outcome.records:
         console.print(results_table(outcome.records, console))
-        console.print(explanation(runs[0].study), highlight=False)
-    return [f"{runs[0].study} {run_title(failure.run)}" for failure in outcome.failures]
+        console.print(runs[0].study.columns, highlight=False)
+    return [f"{runs[0].study.name} {failure.run.title}" for failure in outcome.failures]
 
 
 def _write_report(folders: Sequence[Path], out: Path) -> None:

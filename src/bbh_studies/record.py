@@ -15,7 +15,7 @@ import torch
 
 from bbh.files import atomic_path
 from bbh.version import __version__
-from bbh_studies.run import Run
+from bbh_studies.run.run import Run
 
 SCHEMA = 1
 _PACKAGE = Path(__file__).parents[1]
@@ -39,16 +39,16 @@ class Record:
             what is varied, e.g. ``sliced`` in mnist-generators.
         method: Which method.
         preset: Which preset its configuration started from.
-        seed: Of weights, order and draws.
-        config: All settings.
-        metrics: Name → number. Errors are in per cent.
-        curves: Name → numbers along the sizes of attacks, which are under ``epsilon``; empty in
-            studies that attack nothing. ``bbh_studies.images.attacks`` names them.
+        seed: Seed of weights, order of the data and draws.
+        config: All settings that its method and problem have, by their flat names.
+        metrics: Number by name. Errors are in per cent.
+        curves: Numbers by name, along the sizes of attacks, which are under ``epsilon``; empty in
+            studies that attack nothing. ``bbh_studies.problems.images.attack`` names them.
         history: One entry per epoch.
         data: Name and fingerprint of the data sets.
-        hardware: What it ran on.
-        versions: Of the libraries.
-        commit: Of the repository, if it ran from one.
+        hardware: Processor and accelerator it ran on.
+        versions: Versions of the libraries.
+        commit: Commit of the repository, if it ran from one.
         dirty: Whether the package's sources had uncommitted changes.
         schema: Version of this format.
     """
@@ -80,12 +80,12 @@ class Record:
     ) -> "Record":
         """What a run was and what came of it, here and now."""
         return Record(
-            study=run.study,
+            study=run.study.name,
             variant=run.variant,
-            method=run.config.method,
+            method=run.config.method.word,
             preset=run.preset,
             seed=run.seed,
-            config=asdict(run.config),
+            config=run.config.flat,
             metrics=metrics,
             history=history,
             data=data,
@@ -147,7 +147,7 @@ def hardware() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Of what decides the numbers."""
+    """Versions of what decides the numbers."""
     return {
         "bbh": __version__,
         "torch": str(torch.__version__),

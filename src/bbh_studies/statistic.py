@@ -1,4 +1,4 @@
-"""Several seeds in two numbers."""
+"""Mean and spread of a metric over seeds."""
 
 import math
 import statistics
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Statistic:
-    """Of one metric over seeds.
+    """A metric's mean and standard deviation over seeds.
 
     Attributes:
-        mean: Over seeds.
+        mean: Mean over seeds.
         std: Sample standard deviation; None with a single seed.
         count: Number of seeds.
     """

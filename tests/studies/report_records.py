@@ -2,16 +2,15 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bbh_studies.config import Config, ConfigError
-from bbh_studies.images.attacks import headline_numbers
-from bbh_studies.presets import preset_config
+from bbh_studies.problems.images.attack import headline_numbers
 from bbh_studies.record import Record
+from bbh_studies.settings.words import ConfigError
+from bbh_studies.studies import find_study
 
 # Errors of three seeds, with the standard deviations that hand calculation gives: 0.06, 0.01, …
 ERRORS = {
@@ -41,9 +40,9 @@ def make_record(variant: str = "bbh", seed: int = 0, **changes: Any) -> Record:
     """One record; ``changes`` replace fields."""
     study, preset = changes.get("study", "mnist"), changes.get("preset", "corrected")
     try:
-        config = asdict(preset_config(study, variant, preset))
+        config = find_study(study).row(variant, preset).flat
     except ConfigError:
-        config = asdict(Config())
+        config = find_study("mnist").row("bbh").flat
     content: dict[str, Any] = {
         "study": study,
         "variant": variant,

@@ -9,19 +9,21 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from bbh_studies.catalogue import ATTACK_TITLES, METRICS
+from bbh_studies.attack_columns import ATTACK_TITLES
 from bbh_studies.cli import app
-from bbh_studies.images import attacks
-from bbh_studies.presets import STUDIES, preset_configs, preset_names
+from bbh_studies.columns import METRICS
+from bbh_studies.problems.images import attack as attacks
 from bbh_studies.record import Record, RecordError, read_arrays
 from bbh_studies.report import markdown_table, write_report
 from bbh_studies.report.collect import Entry, collect, group
 from bbh_studies.report.published import published
 from bbh_studies.report.robustness import verdict
 from bbh_studies.report.tables import build_table
-from bbh_studies.runner import plan
-from bbh_studies.study import attacked_study, study_of
+from bbh_studies.run.plan import plan
+from bbh_studies.settings.attack_settings import AttackSettings
+from bbh_studies.studies import STUDIES, find_study
 from studies.report_records import attack_curves, make_record, write_attacks, write_raw
+from studies.tiny_cifar import tiny_words
 
 METHODS = ("map", "ensemble", "bbb", "dropout", "mnf", "bbh")
 TINY = (
@@ -34,7 +36,7 @@ runner = CliRunner()
 
 def run_tiny(data, out, study, *arguments: str, settings: tuple[str, ...] = TINY):
     words = ["run", study, "--data", str(data), "--out", str(out), "--device", "cpu"]
-    words += [word for one in settings for word in ("--set", one)]
+    words += tiny_words(study, arguments, settings)
     result = runner.invoke(app, [*words, "--epochs", "1", *arguments])
     assert result.exit_code == 0, (result.output, result.exception)
     return {
@@ -145,7 +147,7 @@ class TestRun:
         run_tiny(data, tmp_path, "cifar5", "--method", "map", "--keep-posterior")
         forbid_training(monkeypatch)
         words = ["run", "cifar5-attacks", "--data", str(data), "--out", str(tmp_path)]
-        words += [word for one in (*TINY, other) for word in ("--set", one)]
+        words += tiny_words("cifar5-attacks", ("--method", "map"), (*TINY, other))
         with caplog.at_level(logging.WARNING, "bbh"):
             result = runner.invoke(app, [*words, "--epochs", "1", "--method", "map"])
         assert isinstance(result.exception, AssertionError)
@@ -192,17 +194,21 @@ class TestRun:
 
 
 def test_the_same_rows_as_the_attacked_studies():
-    for study in ("mnist-attacks", "cifar5-attacks"):
-        base = attacked_study(study)
+    for study in (find_study("mnist-attacks"), find_study("cifar5-attacks")):
+        base = study.attacked
         assert base is not None
-        assert preset_names(study) == preset_names(base)
-        for preset in preset_names(study):
-            assert preset_configs(study, preset) == preset_configs(base, preset)
-    assert attacked_study("mnist") is attacked_study("toy") is None
+        assert study.preset_names == base.preset_names
+        for preset in study.preset_names:
+            with_attacks = {
+                row: dataclasses.replace(config, attacks=AttackSettings())
+                for row, config in base.rows(preset).items()
+            }
+            assert study.rows(preset) == with_attacks
+    assert find_study("mnist").attacked is find_study("toy").attacked is None
 
 
 def test_sizes_are_those_that_explanations_name():
-    mnist, cifar5 = (study_of(name).attack_sizes for name in ("mnist-attacks", "cifar5-attacks"))
+    mnist, cifar5 = (find_study(name).problem.attack_sizes for name in ("mnist", "cifar5"))
     assert mnist == pytest.approx([0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4])
     assert (mnist[len(mnist) // 2], cifar5[len(cifar5) // 2]) == pytest.approx((0.2, 4 / 255))
     assert "0.2 on MNIST, 4/255 on CIFAR5" in METRICS["pgd_accuracy"].explanation
@@ -244,7 +250,7 @@ def test_help_and_dry_run(data, tmp_path):
     assert "431,080" in result.output
     assert "attack_steps=20" in result.output
     run_tiny(data, tmp_path, "cifar5", "--method", "map", "--keep-posterior")
-    words = [word for one in TINY for word in ("--set", one)]
+    words = tiny_words("cifar5-attacks", ("--method", "map"), TINY)
     dry = ["run", "cifar5-attacks", "--method", "map", "--epochs", "1", "--dry-run", *words]
     result = runner.invoke(app, [*dry, "--out", str(tmp_path)])
     # Without blanks: a long path is broken anywhere.

@@ -4,8 +4,8 @@ import math
 
 import torch
 
-from bbh_studies.images.augmentation import Augmentation
-from bbh_studies.images.study import ShuffledBatches
+from bbh_studies.problems.images.augmentation import Augmentation
+from bbh_studies.problems.images.train_and_measure import ShuffledBatches
 
 CROPS = Augmentation(size=32, padding=4)
 PAPER = Augmentation(size=24, padding=2, brightness=63 / 255, contrast=(0.2, 1.8))

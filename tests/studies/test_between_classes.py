@@ -7,14 +7,14 @@ import torch
 
 import bbh
 from bbh_studies import datasets
-from bbh_studies.images.between_classes import (
+from bbh_studies.problems.digits import digits_network
+from bbh_studies.problems.images.between_classes import (
     digit_index,
     mix,
     rotate,
     series_arrays,
     series_images,
 )
-from bbh_studies.networks import digits_network
 
 
 @pytest.mark.parametrize("size", [8, 28, 5])

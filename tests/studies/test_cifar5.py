@@ -1,40 +1,38 @@
 """`bbh run cifar5`: presets, and all six methods from files to a report in seconds."""
 
 import math
-from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
 from torch import nn
 from typer.testing import CliRunner
 
+import bbh
 from bbh.methods import MultiplicativeFlow, Product
 from bbh.network import select_bayesian
 from bbh.samples import size
-from bbh_studies.build import build_posterior
 from bbh_studies.cli import app
-from bbh_studies.config import Config
-from bbh_studies.estimates import estimate
-from bbh_studies.images.augmentation import Augmentation, build_augmentation
-from bbh_studies.images.study import ShuffledBatches, run_once
-from bbh_studies.presets import preset_config, preset_configs
+from bbh_studies.problems.cifar5.resnet import PaperResNet, ResNet, StandardisedConv2d
+from bbh_studies.problems.cifar5.study import Cifar5
+from bbh_studies.problems.images.augmentation import Augmentation
+from bbh_studies.problems.images.train_and_measure import ShuffledBatches
 from bbh_studies.record import Record, read_arrays
 from bbh_studies.report.published import published
-from bbh_studies.resnet import PaperResNet, ResNet, StandardisedConv2d
-from bbh_studies.run import Run
-from bbh_studies.runner import plan
-from bbh_studies.study import study_of
-from studies.tiny_cifar import PER_FILE
+from bbh_studies.run.estimates import estimate
+from bbh_studies.run.plan import plan
+from bbh_studies.run.run import Run
+from bbh_studies.studies import find_study
+from studies.tiny_cifar import PER_FILE, tiny_words
 
 METHODS = ("map", "ensemble", "bbb", "dropout", "mnf", "bbh")
 TINY = ("blocks=1", "width=4", "batch_size=10", "prediction_samples=4", "hidden=4,8")
+CIFAR5 = find_study("cifar5")
 runner = CliRunner()
 
 
 def run_tiny(data, out, *arguments: str, settings: tuple[str, ...] = TINY):
     words = ["run", "cifar5", "--data", str(data), "--out", str(out), "--device", "cpu"]
-    words += [word for one in settings for word in ("--set", one)]
+    words += tiny_words("cifar5", arguments, settings)
     result = runner.invoke(app, [*words, *arguments])
     assert result.exit_code == 0, (result.output, result.exception)
     return {path.parent.name: Record.read(path) for path in out.rglob("record.json")}
@@ -128,16 +126,14 @@ def test_other_norms_and_settings_of_the_experiments(data, tmp_path, normalisati
             *(word for one in settings for word in ("--set", one)),
         ],
     )
-    assert again.config.bayesian == ("classify", "blocks.[12].*.weight")
+    assert again.config.prior.bayesian == ("classify", "blocks.[12].*.weight")
     assert "was there" in resumed.output
 
 
 def test_statistics_of_batch_norm_are_each_draws_own(data, tmp_path, monkeypatch):
     """Without them a run would predict with an average over the draws of all steps."""
-    from bbh_studies.images import study
-
     asked: list[int] = []
-    real = study.bbh.refresh_batch_norm
+    real = bbh.refresh_batch_norm
 
     def watched(posterior, loader, number):
         asked.append(number)
@@ -145,9 +141,8 @@ def test_statistics_of_batch_norm_are_each_draws_own(data, tmp_path, monkeypatch
         assert samples["norm.running_mean"].std(0).max() > 0
         return samples
 
-    monkeypatch.setattr(study.bbh, "refresh_batch_norm", watched)
-    images = study_of("cifar5").load
-    assert images is not None
+    monkeypatch.setattr(bbh, "refresh_batch_norm", watched)
+    train_and_measure = CIFAR5.runner(data)
     for normalisation in ("group", "batch", "batch_statistics"):
         (run,) = plan(
             "cifar5",
@@ -156,25 +151,27 @@ def test_statistics_of_batch_norm_are_each_draws_own(data, tmp_path, monkeypatch
             settings=(*TINY, f"normalisation={normalisation}"),
             out=tmp_path / normalisation,
         )
-        run_once(run, images(data), device="cpu", progress=False)
+        train_and_measure(run, device="cpu", progress=False)
     assert asked == [4]
 
 
 def test_the_papers_presets_are_the_papers():
-    for method, config in preset_configs("cifar5", "paper").items():
-        network = study_of("cifar5").make_network(config)
+    for method, config in CIFAR5.rows("paper").items():
+        network = config.make_network()
         assert isinstance(network, PaperResNet)
-        assert (config.epochs, config.batch_size, config.augmentation) == (200, 100, "distorted")
+        assert (config.training.epochs, config.training.batch_size) == (200, 100)
+        assert config.flat["augmentation"] == "distorted"
         names = select_bayesian(network, None)
         parameters = dict(network.named_parameters())
         assert size({name: parameters[name].shape for name in names}) == 462_693
-        assert config.learning_rate == (1e-4 if method == "bbh" else 1e-3)
+        assert config.training.learning_rate == (1e-4 if method == "bbh" else 1e-3)
     for method in ("mnf", "bbh"):
-        config = preset_config("cifar5", method, "paper")
-        assert (config.anneal_start, config.anneal_end) == (20, 35)
-    assert preset_config("cifar5", "mnf", "paper").max_scale == 0.3
-    assert preset_config("cifar5", "ensemble", "paper").num_members == 5
-    assert 2 * math.log(preset_config("cifar5", "bbb", "paper").initial_scale) == pytest.approx(-30)
+        training = CIFAR5.row(method, "paper").training
+        assert (training.anneal_start, training.anneal_end) == (20, 35)
+    assert CIFAR5.row("mnf", "paper").flat["max_scale"] == 0.3
+    assert CIFAR5.row("ensemble", "paper").flat["num_members"] == 5
+    initial_scale = CIFAR5.row("bbb", "paper").flat["initial_scale"]
+    assert 2 * math.log(initial_scale) == pytest.approx(-30)
     (run,) = plan("cifar5", variants=["bbh"], preset="paper")
     assert estimate(run).steps == 50_000
     # The specification: 64 generators of 246.9 million parameters.
@@ -184,7 +181,7 @@ def test_the_papers_presets_are_the_papers():
 
 def test_legacy_networks_are_each_methods_own():
     def network(method: str) -> nn.Module:
-        return study_of("cifar5").make_network(preset_config("cifar5", method, "legacy"))
+        return CIFAR5.row(method, "legacy").make_network()
 
     norms = {method: network(method).norm for method in METHODS}
     assert [method for method in METHODS if isinstance(norms[method], nn.Identity)] == [
@@ -201,11 +198,7 @@ def test_legacy_networks_are_each_methods_own():
 
 
 def test_legacy_flows_leave_norms_alone_and_pay_for_the_last_layer():
-    config = preset_config("cifar5", "mnf", "legacy").changed(["blocks=1", "width=4"])
-    study = study_of("cifar5")
-    posterior = build_posterior(
-        config, partial(study.make_network, config), study.likelihood(config)
-    )
+    posterior = CIFAR5.row("mnf", "legacy").with_settings(blocks=1, width=4).build_posterior()
     assert isinstance(posterior.weights, Product)
     flows, points = posterior.weights.parts
     assert isinstance(flows, MultiplicativeFlow)
@@ -215,21 +208,22 @@ def test_legacy_flows_leave_norms_alone_and_pay_for_the_last_layer():
 
 
 def test_corrected_is_hes_network_for_all():
-    configs = preset_configs("cifar5", "corrected")
-    networks = [study_of("cifar5").make_network(config) for config in configs.values()]
+    configs = CIFAR5.rows("corrected")
+    networks = [config.make_network() for config in configs.values()]
     assert all(isinstance(network, ResNet) for network in networks)
     assert len({sum(p.numel() for p in network.parameters()) for network in networks}) == 1
-    assert {config.normalisation for config in configs.values()} == {"group"}
+    assert {config.flat["normalisation"] for config in configs.values()} == {"group"}
     assert {type(network.conv) for network in networks} == {StandardisedConv2d}
     # Nobody sees the data more often than another.
     assert len({config.all_epochs for config in configs.values()}) == 1
 
 
 def test_temperatures_differ_in_nothing_else(data, tmp_path):
-    rows = preset_configs("cifar5-temperatures", "corrected")
-    bbh = preset_config("cifar5", "bbh", "corrected")
+    rows = find_study("cifar5-temperatures").rows()
+    start = CIFAR5.row("bbh", "corrected")
     for name, config in rows.items():
-        assert config == replace(bbh, temperature=float(name.removeprefix("temperature-")))
+        temperature = float(name.removeprefix("temperature-"))
+        assert config == start.with_settings(temperature=temperature)
     words = ["run", "cifar5-temperatures", "--method", "temperature-0.01", "--epochs", "1"]
     words += ["--data", str(data), "--out", str(tmp_path), "--device", "cpu"]
     result = runner.invoke(app, [*words, *(w for one in TINY for w in ("--set", one))])
@@ -240,9 +234,9 @@ def test_temperatures_differ_in_nothing_else(data, tmp_path):
 
 
 def test_augmentations_by_name():
-    assert build_augmentation(Config(), 28) is None
-    assert build_augmentation(Config(augmentation="crops"), 28) == Augmentation(28, 4)
-    paper = build_augmentation(Config(augmentation="distorted", network="paper"), 32)
+    assert Cifar5().make_augmentation(28) is None
+    assert Cifar5(augmentation="crops").make_augmentation(28) == Augmentation(28, 4)
+    paper = Cifar5(augmentation="distorted", network="paper").make_augmentation(32)
     assert paper == Augmentation(24, 2, 63 / 255, (0.2, 1.8))
 
 
@@ -253,7 +247,7 @@ def test_fewer_steps_where_validation_images_are_set_aside():
     ]
     assert steps == [250, 225]
     (run,) = plan("cifar5", variants=["bbh"], settings=["warm_start_epochs=40"])
-    assert estimate(run).steps == 250 * (40 + run.config.epochs)
+    assert estimate(run).steps == 250 * (40 + run.config.training.epochs)
 
 
 @pytest.mark.parametrize(
@@ -273,17 +267,15 @@ def test_unknown_words_are_found_before_anything_runs(setting):
 
 
 def test_estimates_are_those_of_built_posteriors(tmp_path):
-    study = study_of("cifar5")
     for preset in ("corrected", "paper", "legacy"):
         for run in plan("cifar5", preset=preset, settings=[*TINY, "bayesian=blocks.*,classify"]):
-            make_network = partial(study.make_network, run.config)
-            posterior = build_posterior(run.config, make_network, study.likelihood(run.config))
+            posterior = run.config.build_posterior()
             built = sum(parameter.numel() for parameter in posterior.parameters())
             assert estimate(run).parameters == built, (preset, run.variant)
 
 
 def test_runs_know_what_they_leave_behind(tmp_path):
-    run = Run("cifar5", "bbh", "corrected", 0, Config(), tmp_path)
+    run = Run(CIFAR5, "bbh", "corrected", 0, CIFAR5.row("bbh"), tmp_path)
     for path in (run.checkpoint, run.warm_start):
         path.write_bytes(b"")
     run.forget()

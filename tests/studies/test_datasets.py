@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from bbh_studies.datasets import DataError, draw_letters, load_digits, load_mnist
 from bbh_studies.datasets.idx import read_idx
+from bbh_studies.datasets.letters import draw_glyph
 from bbh_studies.datasets.sources import MNIST, NOTMNIST, IdxFile
 
 SHAPE = (3, 2, 2)
@@ -114,9 +115,7 @@ def test_letters_are_deterministic_pictures():
 
 
 def test_holes_of_letters_are_empty():
-    from bbh_studies.datasets.letters import _glyph
-
-    glyph = _glyph("D", "DejaVu Sans", 28)[0]
+    glyph = draw_glyph("D", "DejaVu Sans", 28)[0]
     assert glyph[112, 112] == 0  # the middle of the bowl
     assert glyph.mean() > 0.1
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bbh_studies.group_norm import group_norm_relu_plain
+from bbh_studies.problems.cifar5.group_norm import group_norm_relu_plain
 from interpreter import run_interpreted
 
 CASES = [
@@ -45,7 +45,7 @@ def test_triton_kernels_through_their_interpreter():
     pytest.importorskip("triton", reason="Triton is not installed")
     errors = run_interpreted(
         "from studies.test_group_norm import *\n"
-        "from bbh_studies.group_norm_triton import backward, forward\n"
+        "from bbh_studies.problems.cifar5.group_norm_triton import backward, forward\n"
         "cases = (*CASES, (300, 8, 2, 2, 2, True))\n"
         "print(max(compare(forward, backward, *case) for case in cases))\n"
         "print(max(compare(forward, backward, *case, torch.bfloat16) for case in CASES))"

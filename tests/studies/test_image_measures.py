@@ -8,7 +8,7 @@ from torch import nn
 
 import bbh
 from bbh.predictive import ClassPredictive
-from bbh_studies.images.measures import measure
+from bbh_studies.problems.images.measures import measure
 
 
 def predictive(yes, mutual_information):

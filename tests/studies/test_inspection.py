@@ -8,12 +8,12 @@ from typer.testing import CliRunner
 
 import bbh
 from bbh_studies.cli import app
-from bbh_studies.config import ConfigError
-from bbh_studies.inspection import open_posterior
-from bbh_studies.networks import digits_network
+from bbh_studies.problems.digits import digits_network
 from bbh_studies.record import Record, RecordError
 from bbh_studies.report import inspection_table, write_report
-from bbh_studies.runner import plan
+from bbh_studies.run.leftovers import open_posterior
+from bbh_studies.run.plan import plan
+from bbh_studies.settings.words import ConfigError
 from studies.report_records import write_records
 
 runner = CliRunner()
@@ -108,7 +108,7 @@ def test_a_file_of_ones_own_needs_its_network(tmp_path, monkeypatch):
     bbh.save(posterior, tmp_path / "mine.safetensors")
     with pytest.raises(ConfigError, match="--network module:function"):
         open_posterior(tmp_path / "mine.safetensors")
-    source = "from bbh_studies.networks import digits_network as make\nnumber = lambda: 3\n"
+    source = "from bbh_studies.problems.digits import digits_network as make\nnumber = lambda: 3\n"
     (tmp_path / "my_models.py").write_text(source)
     monkeypatch.chdir(tmp_path)
     loaded, inputs = open_posterior(tmp_path / "mine.safetensors", network="my_models:make")

@@ -1,7 +1,6 @@
 """The authors' code, where it departs from their paper."""
 
 import math
-from functools import partial
 
 import pytest
 import torch
@@ -13,12 +12,11 @@ from bbh.likelihoods import Categorical
 from bbh.methods import MultiplicativeFlow
 from bbh.priors import Normal
 from bbh.samples import size
-from bbh_studies import legacy
-from bbh_studies.build import build_optimizer, build_posterior
-from bbh_studies.config import Config, ConfigError
-from bbh_studies.networks import LeNet, digits_network
-from bbh_studies.presets import preset_config
-from bbh_studies.study import study_of
+from bbh_studies.settings import legacy
+from bbh_studies.settings.words import ConfigError
+from bbh_studies.studies import find_study
+
+MNIST = find_study("mnist")
 
 
 def test_rmsprop_by_hand():
@@ -52,10 +50,10 @@ def test_rmsprop_goes_on_from_its_state():
 
 
 def test_its_first_steps_are_smaller_than_pytorchs():
-    config = preset_config("mnist", "bbh", "legacy")
+    config = MNIST.row("bbh", "legacy")
     weight = nn.Parameter(torch.zeros(1))
     posterior = bbh.methods.maximum_a_posteriori(nn.Linear(1, 1), Categorical())
-    optimizer = build_optimizer(config, posterior)([weight])
+    optimizer = config.training.make_optimizer(posterior)([weight])
     assert isinstance(optimizer, legacy.TensorFlowRMSprop)
     weight.grad = torch.tensor([1e-3])
     optimizer.step()
@@ -63,7 +61,7 @@ def test_its_first_steps_are_smaller_than_pytorchs():
 
 
 def test_flows_pay_for_dense_layers_only():
-    posterior = build_posterior(preset_config("mnist", "mnf", "legacy"), LeNet, Categorical())
+    posterior = MNIST.row("mnf", "legacy").build_posterior()
     weights = posterior.weights
     assert isinstance(weights, MultiplicativeFlow)
     dense = ["fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"]
@@ -90,9 +88,7 @@ def test_flows_pay_for_dense_layers_only():
 
 @pytest.mark.parametrize("method", ["map", "dropout"])
 def test_biases_are_not_penalised(method):
-    config = preset_config("mnist", method, "legacy")
-    make_network = partial(study_of("mnist").make_network, config)
-    posterior = build_posterior(config, make_network, Categorical())
+    posterior = MNIST.row(method, "legacy").build_posterior()
     samples = posterior.sample(1)
     complexity = posterior.weights.cost(samples, posterior.prior).complexity
     kernels = {name: value for name, value in samples.items() if name.endswith("weight")}
@@ -105,29 +101,28 @@ def test_biases_are_not_penalised(method):
 
 
 def test_dropout_layers_switch_off_single_units_and_stay_on():
-    config = preset_config("mnist", "dropout", "legacy")
-    make_network = partial(study_of("mnist").make_network, config)
-    posterior = build_posterior(config, make_network, Categorical())
+    posterior = MNIST.row("dropout", "legacy").build_posterior()
     images = torch.rand(3, 1, 28, 28)
     predictive = bbh.predict(posterior, images, num_samples=7, keep_draws=True)
     assert predictive.num_samples == 7
     assert (predictive.draws.std(0) > 0).any()
     with pytest.raises(ConfigError, match="no place"):
-        build_posterior(Config("dropout", dropout_layers=True), digits_network, Categorical())
+        find_study("digits").row("dropout").with_settings(dropout_layers=True).build_posterior()
 
 
 def test_unknown_parts_are_refused():
     with pytest.raises(ConfigError, match="penalised=dense: choose one of all, kernels"):
-        build_posterior(Config("map", penalised="dense"), digits_network, Categorical())
+        find_study("digits").row("map").with_settings(penalised="dense").build_posterior()
 
 
 def test_legacy_presets_are_the_codes():
     for study in ("mnist-generators", "mnist-noise"):
         variant = {"mnist-generators": "single", "mnist-noise": "shared-8"}[study]
-        assert preset_config(study, variant, "legacy").optimizer == "rmsprop_tf"
-    assert preset_config("mnist-divergences", "adversarial", "legacy").critic_steps == 1
-    assert preset_config("mnist-divergences", "adversarial", "paper").critic_steps == 5
-    bbb = preset_config("mnist", "bbb", "legacy")
-    assert 2 * math.log(bbb.initial_scale) == pytest.approx(-9)
-    ensemble = preset_config("mnist", "ensemble", "legacy")
-    assert (ensemble.temperature, ensemble.adversarial_epsilon) == (0.0, 0.01)
+        assert find_study(study).row(variant, "legacy").training.optimizer == "rmsprop_tf"
+    divergences = find_study("mnist-divergences")
+    assert divergences.row("adversarial", "legacy").flat["critic_steps"] == 1
+    assert divergences.row("adversarial", "paper").flat["critic_steps"] == 5
+    bbb = MNIST.row("bbb", "legacy").flat
+    assert 2 * math.log(bbb["initial_scale"]) == pytest.approx(-9)
+    ensemble = MNIST.row("ensemble", "legacy").flat
+    assert (ensemble["temperature"], ensemble["adversarial_epsilon"]) == (0.0, 0.01)

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 import bbh
 from bbh.likelihoods import Categorical
 from bbh.network import select_bayesian, trainable_parameters
-from bbh_studies.resnet import (
+from bbh_studies.problems.cifar5.resnet import (
     NORMALISATIONS,
     FilterResponseNorm,
     PaperResNet,

@@ -2,7 +2,7 @@
 
 import dataclasses
 import io
-from functools import partial
+import json
 from pathlib import Path
 
 import pytest
@@ -10,16 +10,14 @@ from rich.console import Console
 
 from bbh.training.display import Display
 from bbh.training.history import EpochRecord
-from bbh_studies.build import build_posterior
-from bbh_studies.config import Config, ConfigError
-from bbh_studies.estimates import estimate
-from bbh_studies.presets import STUDIES, preset_configs, preset_names
 from bbh_studies.record import Record
-from bbh_studies.run import Run
-from bbh_studies.runner import plan
-from bbh_studies.study import study_of
+from bbh_studies.run.estimates import estimate
+from bbh_studies.run.plan import plan
+from bbh_studies.run.run import Run
+from bbh_studies.settings.words import ConfigError
+from bbh_studies.studies import STUDIES, find_study
 from bbh_studies.terminal.dry_run import show_plan
-from bbh_studies.terminal.progress import StudyProgress
+from bbh_studies.terminal.live import StudyProgress
 from bbh_studies.terminal.tables import results_table
 from bbh_studies.terminal.time_left import TimeLeft
 
@@ -27,15 +25,15 @@ METHODS = ("map", "ensemble", "bbb", "dropout", "mnf", "bbh")
 
 
 def make_run(variant: str = "map", seed: int = 0, epochs: int = 2) -> Run:
-    return Run("digits", variant, "corrected", seed, Config(variant, epochs=epochs), Path("x"))
+    config = find_study("digits").row(variant)
+    # Two steps per epoch.
+    config = config.with_settings(epochs=epochs, batch_size=500)
+    return Run(find_study("digits"), variant, "corrected", seed, config, Path("x"))
 
 
 def num_built(run: Run) -> int:
     """Parameters of the posterior itself, to compare an estimate with."""
-    study = study_of(run.study)
-    make_network = partial(study.make_network, run.config)
-    posterior = build_posterior(run.config, make_network, study.likelihood(run.config))
-    return sum(parameter.numel() for parameter in posterior.parameters())
+    return sum(parameter.numel() for parameter in run.config.build_posterior().parameters())
 
 
 def make_console(width: int = 80, terminal: bool = False) -> Console:
@@ -58,12 +56,12 @@ class TestPlan:
 
     def test_epochs_keep_annealing_in_proportion(self):
         (run,) = plan("mnist", variants=["bbh"], preset="paper", epochs=10)
-        config = run.config
-        assert (config.epochs, config.anneal_start, config.anneal_end) == (10, 0.5, 2.0)
+        training = run.config.training
+        assert (training.epochs, training.anneal_start, training.anneal_end) == (10, 0.5, 2.0)
 
     def test_settings_come_last(self):
         (run,) = plan("digits", variants=["map"], epochs=4, settings=["anneal_end=3"])
-        assert (run.config.epochs, run.config.anneal_end) == (4, 3.0)
+        assert (run.config.training.epochs, run.config.training.anneal_end) == (4, 3.0)
 
     def test_annealing_ends_before_training(self):
         with pytest.raises(ConfigError, match="annealing would end at epoch 20"):
@@ -76,17 +74,32 @@ class TestPlan:
         with pytest.raises(ValueError, match=r"choose one of|at least"):
             plan("digits", settings=[settings])
 
-    @pytest.mark.parametrize("study", STUDIES)
+    @pytest.mark.parametrize("study", STUDIES.values(), ids=STUDIES)
     def test_all_presets_can_be_planned(self, study):
-        for preset in preset_names(study):
-            assert len(plan(study, preset=preset)) == len(preset_configs(study, preset))
+        for preset in study.preset_names:
+            assert len(plan(study.name, preset=preset)) == len(study.rows(preset))
+            assert study.rows(preset).keys() <= study.row_titles.keys()
+
+    @pytest.mark.parametrize("study", STUDIES.values(), ids=STUDIES)
+    def test_settings_survive_a_record(self, study):
+        for preset in study.preset_names:
+            for config in study.rows(preset).values():
+                stored = json.loads(json.dumps(config.flat))
+                assert study.restored(stored) == config
+                # Records of earlier versions hold settings of other methods as well.
+                assert study.restored(stored | {"of_another_method": 3}) == config
+
+    def test_names_of_settings_mean_one_thing_each(self):
+        for study in STUDIES.values():
+            for config in study.rows().values():
+                assert len(config.names) == len(set(config.names)) == len(config.flat) - 1
 
 
 class TestEstimates:
     @pytest.mark.parametrize("study", ["toy", "digits"])
     def test_counts_are_those_of_built_posteriors(self, study):
         for run in plan(study):
-            if run.config.method == "nuts":
+            if not run.config.method.is_trained:
                 continue
             assert estimate(run).parameters == num_built(run), run.variant
 
@@ -139,7 +152,7 @@ class TestStudyProgress:
         runs = [make_run(), make_run("bbb")]
         terms = {"total": 1.0, "nll": 0.5, "complexity": 1234.0}
         fields = {field.name: 0 for field in dataclasses.fields(EpochRecord)}
-        with StudyProgress(runs, lambda _: 2, console, clock=lambda: now[0]) as progress:
+        with StudyProgress(runs, console, clock=lambda: now[0]) as progress:
             assert isinstance(progress, Display)
             for _ in runs:
                 progress.begin()
@@ -212,7 +225,8 @@ class TestTable:
         assert "inf" in shown(console)
 
     def test_rows_of_ablations_are_called_as_in_reports(self):
-        record = dataclasses.replace(make_record("layerwise", 0, 1.0), method="bbh")
+        record = make_record("layerwise", 0, 1.0, study="mnist-generators")
+        record = dataclasses.replace(record, method="bbh")
         console = make_console()
         console.print(results_table([record], console))
         assert "variant" in shown(console)

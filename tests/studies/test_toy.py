@@ -1,7 +1,7 @@
 """The toy study: its data, its measures, and runs that leave records."""
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -9,16 +9,16 @@ import torch
 from scipy import stats
 
 from bbh.predictive import RegressionPredictive
-from bbh_studies import training
-from bbh_studies.build import build_beta
-from bbh_studies.networks import toy_network
-from bbh_studies.presets import preset_configs
+from bbh_studies.problems.toy import measures
+from bbh_studies.problems.toy import train_and_measure as toy
+from bbh_studies.problems.toy.data import load_toy
+from bbh_studies.problems.toy.study import toy_network
 from bbh_studies.record import Record, read_arrays
-from bbh_studies.run import Run
-from bbh_studies.toy import measures
-from bbh_studies.toy import study as toy
-from bbh_studies.toy.data import load_toy
+from bbh_studies.run import train
+from bbh_studies.run.run import Run
+from bbh_studies.studies import find_study
 
+TOY = find_study("toy")
 ROWS = ["map", "ensemble", "bbb", "dropout", "mnf", "bbh", "nuts"]
 
 
@@ -85,11 +85,11 @@ def test_measures_of_a_known_gaussian():
 
 
 def test_legacy_beta_is_the_notebook_s():
-    config = preset_configs("toy", "legacy")["bbh"]
-    beta = build_beta(config, 20, config.steps_per_epoch)
+    config = TOY.row("bbh", "legacy")
+    beta = config.training.make_beta(20, config.problem.count_steps(20))
     assert callable(beta)
     assert [beta(float(step)) for step in range(6)] == [20, 20, 20, 10, 0, 0]
-    corrected = build_beta(preset_configs("toy", "corrected")["bbh"], 20, 40)
+    corrected = TOY.row("bbh", "corrected").training.make_beta(20, 40)
     assert callable(corrected)
     assert corrected(0.0) == 0
     assert corrected(1000.0) == 1
@@ -97,18 +97,19 @@ def test_legacy_beta_is_the_notebook_s():
 
 @pytest.mark.parametrize("preset", ["corrected", "legacy"])
 def test_presets_have_all_rows(preset):
-    configs = preset_configs("toy", preset)
+    configs = TOY.rows(preset)
     assert list(configs) == ROWS
-    assert all(config.method == row for row, config in configs.items())
-    assert {config.noise_scale for config in configs.values()} == {9.0}
+    assert all(config.method.word == row for row, config in configs.items())
+    assert {config.flat["noise_scale"] for config in configs.values()} == {9.0}
 
 
 @pytest.mark.parametrize("method", ROWS)
 def test_a_run_writes_a_record_and_what_figures_need(method, tmp_path):
-    config = preset_configs("toy", "corrected")[method]
-    config = replace(config, epochs=2, steps_per_epoch=3, anneal_end=1.0, prediction_samples=50)
-    run = Run("toy", method, "corrected", 0, config, tmp_path)
-    record = toy.run_once(run, device="cpu", progress=False)
+    config = TOY.row(method).with_settings(
+        epochs=2, steps_per_epoch=3, anneal_end=1.0, prediction_samples=50
+    )
+    run = Run(TOY, method, "corrected", 0, config, tmp_path)
+    record = toy.train_and_measure(run, device="cpu", progress=False)
     read = Record.read(tmp_path / "record.json")
     assert asdict(read) == json.loads(json.dumps(asdict(record)))
     assert {"rmse", "nll", "nll_outside", "coverage_outside", "distance_to_nuts"} <= set(
@@ -133,25 +134,25 @@ def test_a_run_writes_a_record_and_what_figures_need(method, tmp_path):
 
 
 def test_another_noise_level_has_no_distance_to_a_reference_it_lacks(tmp_path):
-    config = replace(preset_configs("toy", "corrected")["map"], epochs=1, noise_scale=5.0)
-    run = Run("toy", "map", "corrected", 0, config, tmp_path)
-    record = toy.run_once(run, device="cpu", progress=False)
+    config = TOY.row("map").with_settings(epochs=1, noise_scale=5.0)
+    run = Run(TOY, "map", "corrected", 0, config, tmp_path)
+    record = toy.train_and_measure(run, device="cpu", progress=False)
     assert "distance_to_nuts" not in record.metrics
     assert record.metrics["rmse"] > 0
 
 
 def test_long_histories_are_thinned_to_their_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(toy, "_LONGEST_HISTORY", 10)
-    config = replace(preset_configs("toy", "corrected")["map"], epochs=26, steps_per_epoch=1)
-    run = Run("toy", "map", "corrected", 0, config, tmp_path)
-    history = toy.run_once(run, device="cpu", progress=False).history
+    monkeypatch.setattr(toy, "LONGEST_HISTORY", 10)
+    config = TOY.row("map").with_settings(epochs=26, steps_per_epoch=1)
+    run = Run(TOY, "map", "corrected", 0, config, tmp_path)
+    history = toy.train_and_measure(run, device="cpu", progress=False).history
     assert [entry["epoch"] for entry in history] == [2, 5, 8, 11, 14, 17, 20, 23, 26]
 
 
 def test_an_interrupted_run_goes_on(tmp_path, monkeypatch):
-    config = replace(preset_configs("toy", "corrected")["bbb"], epochs=3, anneal_end=1.0)
-    whole, broken = (Run("toy", "bbb", "corrected", 0, config, tmp_path / name) for name in "ab")
-    expected = toy.run_once(whole, device="cpu", progress=False)
+    config = TOY.row("bbb").with_settings(epochs=3, anneal_end=1.0)
+    whole, broken = (Run(TOY, "bbb", "corrected", 0, config, tmp_path / name) for name in "ab")
+    expected = toy.train_and_measure(whole, device="cpu", progress=False)
     real = toy.FullBatches.__iter__
     epochs = []
 
@@ -161,10 +162,10 @@ def test_an_interrupted_run_goes_on(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return real(self)
 
-    monkeypatch.setattr(training, "_CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(train, "CHECKPOINT_SECONDS", 0.0)
     monkeypatch.setattr(toy.FullBatches, "__iter__", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        toy.run_once(broken, device="cpu", progress=False)
-    found = toy.run_once(broken, device="cpu", resume=True, progress=False)
+        toy.train_and_measure(broken, device="cpu", progress=False)
+    found = toy.train_and_measure(broken, device="cpu", resume=True, progress=False)
     assert len(epochs) == 4
     assert found.metrics["distance_to_nuts"] == expected.metrics["distance_to_nuts"]

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 import bbh
-from bbh_studies.toy.data import load_toy
-from bbh_studies.toy.nuts import NutsSettings, convergence, nuts
-from bbh_studies.toy.reference import read_reference, sample_reference
+from bbh_studies.problems.toy.data import load_toy
+from bbh_studies.problems.toy.nuts import NutsSettings, convergence, nuts
+from bbh_studies.problems.toy.reference import read_reference, sample_reference
 
 QUICK = NutsSettings(chains=2, warmup=5, draws=6, max_tree_depth=3)
 

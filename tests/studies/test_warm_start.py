@@ -9,39 +9,42 @@ from torch import Tensor, nn
 
 import bbh
 from bbh.network import fan_in
-from bbh_studies import training
-from bbh_studies.build import build_optimizer, build_posterior, build_prior
-from bbh_studies.config import Config, ConfigError
-from bbh_studies.images.study import ShuffledBatches
-from bbh_studies.run import Run
-from bbh_studies.runner import plan
-from bbh_studies.study import study_of
-from bbh_studies.training import Trained, train
-from bbh_studies.warm_start import Later, first_config, with_weights_of
+from bbh_studies.problems.cifar5.study import Cifar5
+from bbh_studies.problems.images.train_and_measure import ShuffledBatches
+from bbh_studies.run import train
+from bbh_studies.run.plan import plan
+from bbh_studies.run.run import Run
+from bbh_studies.run.warm_start import Later, first_config, with_weights_of
+from bbh_studies.settings.config import Config
+from bbh_studies.settings.gaussian_prior import GaussianPrior
+from bbh_studies.settings.methods import BayesByBackprop, Flows, Hypernet
+from bbh_studies.settings.optimisation import Optimisation
+from bbh_studies.settings.words import ConfigError
+from bbh_studies.studies import find_study
 
+WARM = 3
 TINY = Config(
-    "bbh",
-    epochs=1,
-    batch_size=10,
-    blocks=1,
-    width=4,
-    hidden=(8, 16),
-    num_samples=5,
-    divergence="entropy",
-    noise_dim=4,
-    spread=0.1,
-    warm_start_epochs=3,
-    prior="fan_in",
+    Hypernet(
+        hidden=(8, 16), num_samples=5, divergence="entropy", noise_dim=4, warm_start_epochs=WARM
+    ),
+    Cifar5(blocks=1, width=4),
+    Optimisation(epochs=1, batch_size=10),
+    GaussianPrior("fan_in"),
 )
+OTHERS = {
+    "bbh": TINY,
+    "bbb": replace(TINY, method=BayesByBackprop(initial_scale=1e-3, warm_start_epochs=WARM)),
+    "mnf": replace(TINY, method=Flows(initial_scale=1e-3, warm_start_epochs=WARM)),
+}
 
 
-def trained(config: Config, folder: Path, **settings: object) -> Trained:
+def trained(config: Config, folder: Path, **settings: object) -> train.Trained:
     generator = torch.Generator().manual_seed(1)
     images = torch.rand(30, 3, 32, 32, generator=generator)
     labels = torch.randint(5, (30,), generator=generator)
     arguments = {"device": "cpu", "resume": False, "progress": False} | settings
-    run = Run("cifar5", config.method, "corrected", 0, config, folder)
-    return train(run, images, labels, Batches, **arguments)
+    run = Run(find_study("cifar5"), config.method.word, "corrected", 0, config, folder)
+    return train.train(run, images, labels, Batches, **arguments)
 
 
 class Batches(ShuffledBatches):
@@ -51,27 +54,27 @@ class Batches(ShuffledBatches):
 
 def map_weights(config: Config, folder: Path) -> dict[str, Tensor]:
     """What the first stage alone comes to."""
-    alone = replace(first_config(config), blocks=1, width=4, normalisation=config.normalisation)
-    return {name: value[0] for name, value in trained(alone, folder).posterior.sample(1).items()}
+    posterior = trained(first_config(config), folder).posterior
+    return {name: value[0] for name, value in posterior.sample(1).items()}
 
 
 @pytest.fixture
 def still_second_stage(monkeypatch):
     """With a learning rate of zero it stays where it starts."""
 
-    def build(config: Config, posterior: bbh.Posterior):
-        rate = config.learning_rate if config.method == "map" else 0.0
-        return build_optimizer(replace(config, learning_rate=rate), posterior)
+    real = Optimisation.make_optimizer
 
-    monkeypatch.setattr(training, "build_optimizer", build)
+    def make(self: Optimisation, posterior: bbh.Posterior):
+        rate = self.learning_rate if self.epochs == WARM else 0.0
+        return real(replace(self, learning_rate=rate), posterior)
+
+    monkeypatch.setattr(Optimisation, "make_optimizer", make)
 
 
-@pytest.mark.parametrize("method", ["bbh", "bbb", "mnf"])
+@pytest.mark.parametrize("method", OTHERS)
 @pytest.mark.usefixtures("still_second_stage")
 def test_the_mean_at_the_start_is_the_map_estimate(tmp_path, method):
-    config = replace(TINY, method=method, initial_scale=1e-3)
-    if method != "bbh":
-        config = replace(config, divergence="closed_form", num_samples=1)
+    config = OTHERS[method]
     posterior = trained(config, tmp_path / "warm").posterior.eval()
     expected = map_weights(config, tmp_path / "map")
     samples = posterior.sample(2000)
@@ -89,7 +92,7 @@ def test_the_mean_at_the_start_is_the_map_estimate(tmp_path, method):
             assert distance < value.std(0).square().mean().sqrt() / 8, name
     # And the estimate is a trained one: not what the same seed begins with.
     torch.manual_seed(0)
-    fresh = study_of("cifar5").make_network(config)
+    fresh = config.make_network()
     kernel = "blocks.0.conv1.weight"
     assert (expected[kernel] - dict(fresh.named_parameters())[kernel]).abs().mean() > 1e-3
 
@@ -105,14 +108,14 @@ def test_the_spread_is_what_was_asked_for(tmp_path):
 
 
 def test_the_rate_falls_in_the_second_stage_only():
-    config = first_config(replace(TINY, learning_rate=0.02, cosine_decay=True))
-    assert (config.learning_rate, config.cosine_decay) == (0.02, False)
+    training = first_config(TINY.with_settings(learning_rate=0.02, cosine_decay=True)).training
+    assert (training.learning_rate, training.cosine_decay) == (0.02, False)
 
 
 def test_statistics_of_batch_norm_come_along(tmp_path):
-    config = replace(first_config(TINY), blocks=1, width=4, normalisation="batch")
+    config = first_config(TINY).with_settings(normalisation="batch")
     posterior = trained(config, tmp_path).posterior
-    network = with_weights_of(posterior, study_of("cifar5").make_network(config))
+    network = with_weights_of(posterior, config.make_network())
     assert isinstance(network.norm, nn.BatchNorm2d)
     assert network.norm.num_batches_tracked == 9
     images = torch.rand(4, 3, 32, 32)
@@ -121,8 +124,8 @@ def test_statistics_of_batch_norm_come_along(tmp_path):
 
 
 def test_an_interrupted_run_goes_on_in_either_stage(tmp_path, monkeypatch):
-    monkeypatch.setattr(training, "_CHECKPOINT_SECONDS", 0.0)
-    config = replace(TINY, epochs=3)
+    monkeypatch.setattr(train, "CHECKPOINT_SECONDS", 0.0)
+    config = TINY.with_settings(epochs=3)
     whole = trained(config, tmp_path / "whole").posterior.state_dict()
     real = ShuffledBatches.__iter__
     for broken in (2, 5):  # an epoch of the first stage, and one of the second
@@ -150,7 +153,7 @@ def test_a_finished_first_stage_is_not_trained_again(tmp_path, monkeypatch):
 
     def interrupted(self):
         epochs.append(1)
-        if len(epochs) == TINY.warm_start_epochs + 1:
+        if len(epochs) == WARM + 1:
             raise KeyboardInterrupt
         return real(self)
 
@@ -158,7 +161,7 @@ def test_a_finished_first_stage_is_not_trained_again(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         trained(TINY, tmp_path)
     trained(TINY, tmp_path, resume=True)
-    assert len(epochs) == TINY.warm_start_epochs + 1 + TINY.epochs
+    assert len(epochs) == WARM + 1 + TINY.training.epochs
 
 
 class Seen:
@@ -177,10 +180,10 @@ class Seen:
 
 def test_both_stages_are_shown_one_behind_the_other(tmp_path):
     display = Seen()
-    result = trained(replace(TINY, epochs=2), tmp_path, progress=display)
+    result = trained(TINY.with_settings(epochs=2), tmp_path, progress=display)
     assert display.epochs == [1, 2, 3, 4, 5]
-    assert replace(TINY, epochs=2).all_epochs == 5
-    assert replace(TINY, method="map").all_epochs == 1
+    assert TINY.with_settings(epochs=2).all_epochs == 5
+    assert first_config(TINY).all_epochs == WARM
     # The record has the second stage's history and both stages' time.
     assert len(result.history) == 2
     assert result.effort["seconds"] > sum(epoch.seconds for epoch in result.history)
@@ -202,18 +205,14 @@ def test_fan_in_priors_are_narrower_for_wider_layers():
     def make_network() -> nn.Module:
         return nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(100, 2))
 
-    prior = build_prior(Config(prior="fan_in", prior_scale=2.0), make_network)
+    prior = GaussianPrior("fan_in", 2.0).make(make_network)
     scales = {"0.weight": 2 / 27**0.5, "0.bias": 2 / 27**0.5, "2.weight": 0.2, "2.bias": 0.2}
     for name, scale in scales.items():
         normal = prior.normal(name)
         assert normal is not None
         assert normal.scale == pytest.approx(scale)
-    posterior = build_posterior(Config("bbb", prior="fan_in"), make_network, LIKELIHOOD)
-    kernels = build_posterior(
-        Config("bbb", prior="fan_in", bayesian=("*.weight",)), make_network, LIKELIHOOD
-    )
+    bbb = OTHERS["bbb"]
+    posterior = bbb.build_posterior(make_network)
+    kernels = bbb.with_settings(bayesian=("*.weight",)).build_posterior(make_network)
     assert list(posterior.prior.choices) == list(scales)
     assert list(kernels.prior.choices) == ["0.weight", "2.weight"]
-
-
-LIKELIHOOD = study_of("cifar5").likelihood(Config())

@@ -2,12 +2,14 @@
 
 import pickle
 import tarfile
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from bbh_studies.datasets import cifar10
+from bbh_studies.studies import find_study
 
 PER_FILE = 40
 FILES = ("data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5")
@@ -68,3 +70,12 @@ def pack(own: Path, archive: str) -> Path:
 def shrink(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets the loaders expect so few images."""
     monkeypatch.setattr(cifar10, "IMAGES_PER_FILE", PER_FILE)
+
+
+def tiny_words(study: str, arguments: tuple[str, ...], settings: tuple[str, ...]) -> list[str]:
+    """``--set`` options for those of the settings that the chosen rows of a study have."""
+    rows = find_study(study).rows()
+    chosen = [after for before, after in pairwise(arguments) if before == "--method"] or list(rows)
+    names = {name for row in chosen for name in rows[row].names}
+    words = [one for one in settings if one.partition("=")[0] in names]
+    return [word for one in words for word in ("--set", one)]

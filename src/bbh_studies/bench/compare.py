@@ -51,16 +51,16 @@ class Row:
         return found
 
 
-def side_by_side(
+def compare(
     problem: Problem, contenders: Sequence[Contender], settings: Settings, tell: Tell
 ) -> list[Row]:
     """Times all contenders in turn; one that fails keeps its row, with the reason.
 
     Args:
         problem: What they were built for.
-        contenders: All of them on it.
-        settings: Of the run.
-        tell: Hears what is being done.
+        contenders: All contenders, built for this problem.
+        settings: Settings of the benchmark.
+        tell: Is told what is being done.
     """
     rows = {one.name: Row(one) for one in contenders}
     for row in rows.values():

@@ -30,8 +30,8 @@ class Contender:
         library: Which, with its version.
         method: What it competes as: map, ensemble, bbb, dropout, mnf or bbh.
         step: One training step on the problem's batch: objective with its KL term, gradient, Adam.
-        predict: Averaged class probabilities of the problem's test inputs, so many per call;
-            None leaves that to the library.
+        predict: Averaged class probabilities of the problem's test inputs. Its argument is the
+            number of inputs per call; None leaves that to the library.
         parameters: Trained numbers.
         batch_sizes: What to try for ``predict``; the fastest is used.
         note: What makes it differ from the others.
@@ -65,7 +65,7 @@ def load_peers(folder: Path | None, problem: Problem, names: Iterable[str] = ())
     Args:
         folder: With one Python file per library; None has no peers.
         problem: What to build.
-        names: Of the files to load; all if none.
+        names: Names of the files to load; empty for all.
     """
     found: list[Contender] = []
     failures: dict[str, str] = {}
@@ -110,7 +110,7 @@ def network_contender(
         library: Which, with its version.
         problem: What to build.
         network: Inputs to logits.
-        loss: Of inputs and targets, with the KL.
+        loss: Loss of inputs and targets, with the KL.
         method: What it competes as.
         num_draws: Passes of a prediction; None takes the problem's number.
         note: What makes it differ from the others.

@@ -11,7 +11,7 @@ from rich.console import Console
 from bbh.divergences import Divergence, NearestNeighbour, NearestNeighbourEntropy
 from bbh.priors import Normal
 from bbh.samples import Shapes
-from bbh_studies.bench.compare import Row, Tell, fastest_peer, find, ratio, side_by_side
+from bbh_studies.bench.compare import Row, Tell, compare, fastest_peer, find, ratio
 from bbh_studies.bench.contenders import Contender, load_peers
 from bbh_studies.bench.own import OWN_METHODS, own_contenders
 from bbh_studies.bench.problems import Problem, lenet, small_mlp
@@ -50,7 +50,7 @@ def bench_cpu(
     """Measures, prints and records; the headline numbers.
 
     Args:
-        settings: Of the run.
+        settings: Settings of the benchmark.
         console: For tables and progress.
         axes: Along which cost is followed.
     """
@@ -69,7 +69,7 @@ def bench_cpu(
             torch.manual_seed(settings.seed)
             contenders, refused = gather(problem, settings)
             failures |= refused
-            rows = side_by_side(problem, contenders, settings, tell)
+            rows = compare(problem, contenders, settings, tell)
             writer.write_rows(SIDE_BY_SIDE, problem.name, rows)
             console.print(rows_table(problem.title, rows))
             suffix = "" if problem.name == "lenet" else f"_{problem.name}"
@@ -161,7 +161,7 @@ def follow(
     """Cost along the axes, all points in turn; a record for each."""
     found = points(settings.sizes, device, axes)
     problem = small_mlp(settings.sizes, device)
-    rows = side_by_side(problem, [point.contender for point in found], settings, tell)
+    rows = compare(problem, [point.contender for point in found], settings, tell)
     for point, row in zip(found, rows, strict=True):
         writer.write(
             SCALING,

@@ -15,7 +15,7 @@ from bbh.likelihoods import Categorical
 from bbh.noise import GaussianNoise
 from bbh.posterior import Posterior
 from bbh.training.recorded import fastest_convolutions
-from bbh_studies.bench.compare import find, ratio, side_by_side
+from bbh_studies.bench.compare import compare, find, ratio
 from bbh_studies.bench.contenders import check_prediction
 from bbh_studies.bench.cpu import SCALING_TITLE, follow, gather, not_measured
 from bbh_studies.bench.own import (
@@ -79,7 +79,7 @@ def floor_bytes(posterior: Posterior[Any], moments: torch.dtype = torch.float32)
 
     Args:
         posterior: What is trained.
-        moments: Of the matrices.
+        moments: Precision of the matrices' moments.
     """
     matrices = sum(
         module.output_weight.numel()
@@ -100,7 +100,7 @@ def bench_gpu(
     """Measures, prints and records; the headline numbers.
 
     Args:
-        settings: Of the run.
+        settings: Settings of the benchmark.
         console: For tables and progress.
         device: Where; None takes the CUDA device.
         extent: How large; None takes the full size.
@@ -133,12 +133,12 @@ def bench_gpu(
         del steps
         for small in (problem, small_mlp(settings.sizes, device)):
             contenders, _ = gather(small, settings)
-            rows = side_by_side(small, contenders, settings, tell)
+            rows = compare(small, contenders, settings, tell)
             failures |= not_measured(small, rows)
             writer.write_rows(SIDE_BY_SIDE, small.name, rows)
             console.print(rows_table(small.title, rows))
         network = resnet(settings.sizes, device, extent.blocks)
-        rows = side_by_side(network, own_contenders(network, ("map", *_DEEP)), settings, tell)
+        rows = compare(network, own_contenders(network, ("map", *_DEEP)), settings, tell)
         failures |= not_measured(network, rows)
         writer.write_rows(SIDE_BY_SIDE, network.name, rows)
         console.print(rows_table(network.title, rows))

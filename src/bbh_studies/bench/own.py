@@ -81,7 +81,7 @@ def own_contenders(problem: Problem, names: Iterable[str] = ()) -> list[Contende
 
     Args:
         problem: What to build.
-        names: Of those wanted; all if none.
+        names: Names of those wanted; empty for all.
     """
     return [own_contender(name, OWN_METHODS[name], problem) for name in names or OWN_METHODS]
 
@@ -129,7 +129,7 @@ def problem_steps(
         problem: Gives N and the device.
         cuda_graph: Record a step and replay it, on a CUDA device.
         factored: Update output layers from factors of their gradient.
-        moments: Of those layers, in the optimizer.
+        moments: Precision of the optimizer's moments of those layers.
         likelihood_samples: Draws that see the batch; None for all.
     """
     fabric = Fabric(accelerator=problem.device.type, devices=1)

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from bbh_studies.bench.networks import mlp
-from bbh_studies.networks import LeNet
-from bbh_studies.resnet import ResNet
+from bbh_studies.problems.cifar5.resnet import ResNet
+from bbh_studies.problems.mnist import LeNet
 
 _CLASSES = 10
 # Size of MNIST's training set without validation images.
@@ -32,18 +32,18 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Problem:
-    """The same for all contenders.
+    """A network and inputs, the same for all contenders.
 
     Attributes:
         name: For people and folders.
         make_network: A freshly initialised network.
-        shape: Of one input.
+        shape: Shape of one input.
         sizes: How much is computed per call.
-        device: Where.
+        device: Where it is computed.
         num_data: N of the objective.
         inputs: A training batch.
         targets: Its classes.
-        test_inputs: To predict.
+        test_inputs: Inputs to predict.
     """
 
     name: str

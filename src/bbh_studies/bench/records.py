@@ -21,7 +21,7 @@ class Writer:
 
     Args:
         study: Its name.
-        settings: Of the run.
+        settings: Settings of the benchmark.
         device: Where.
     """
 

@@ -11,17 +11,17 @@ from bbh_studies.bench.problems import Sizes
 
 @dataclass(frozen=True)
 class Settings:
-    """Of one run of a benchmark.
+    """Settings of one run of a benchmark.
 
     Args:
         rounds: Turns of every training step.
         predict_rounds: Turns of every prediction.
         repeats: Steps in a row that make one turn.
         sizes: How much is computed per call.
-        seed: Of weights, draws and orders.
+        seed: Seed of weights, draws and orders.
         scaling: Whether to measure how cost grows.
         peers: Folder with adapters of other libraries.
-        only: Names of contenders and adapters; all if none.
+        only: Names of contenders and adapters; empty for all.
         out: Records go below.
     """
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from bbh.prediction.memory import LiveBytes
+from bbh.prediction.memory import peak_bytes
 
 
 class Task(NamedTuple):
@@ -87,7 +87,7 @@ def interleaved(
         rounds: Turns of each task that count.
         warm_up: Turns of each before that do not.
         device: Where the work is done; None is the CPU.
-        seed: Of the orders.
+        seed: Seed of the orders.
         on_turn: Told each task's name after its turn.
     """
     device = device or torch.device("cpu")
@@ -141,13 +141,11 @@ def peak_memory(work: Callable[[], object], device: torch.device) -> int | None:
         work()
         torch.cuda.synchronize(device)
         return torch.cuda.max_memory_allocated(device) - before
-    mode = LiveBytes()
     try:
-        with mode:
-            work()
+        # Watching switches gradients off, and a training step needs them.
+        return peak_bytes(torch.enable_grad()(work))
     except Exception:  # some code refuses to be watched
         return None
-    return mode.peak
 
 
 def reason(error: BaseException) -> str:

@@ -13,13 +13,14 @@ class ImageData:
 
     Attributes:
         name: The in-distribution data set.
-        outlier_name: The other one.
-        fingerprint: Of all arrays, for records.
+        outlier_name: The data set of outliers.
+        fingerprint: Short checksum of all arrays, for records.
         validation_outliers: Images of other classes that are no test images either; None draws
             letters.
         validation_in_train: Whether the last training images are the validation images, which
             choosing then takes away from training.
-        pixels: Whose they are, where they are known not to be the publisher's; else empty.
+        pixels: Where the pixels come from, if it is known that they are not the publisher's; else
+            empty.
     """
 
     name: str
@@ -42,10 +43,10 @@ class ImageData:
         return self.train_images.shape[1] == 1
 
     def for_choosing(self) -> "ImageData":
-        """The same with what settings may be chosen on in the place of what results are told on.
+        """The data with which settings may be chosen, without a look at test images or outliers.
 
-        Validation images for test images, and for the outliers those of the validation part, or
-        where there is no second set letters drawn from Matplotlib's fonts with a seed of their own.
+        Validation images take the place of test images. In the place of the outliers come those of
+        the validation part, or where there are none letters drawn from Matplotlib's fonts.
         """
         number, outliers = len(self.validation_images), self.validation_outliers
         last = -number if self.validation_in_train else None

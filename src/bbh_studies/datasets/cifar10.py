@@ -54,7 +54,7 @@ class _Layout:
     Attributes:
         archive: Name of the packed file.
         folder: What it unpacks to.
-        suffix: Of the files in it.
+        suffix: Suffix of the files in it.
         parse: From a file's content and its name to images [B, 3072] and labels [B].
     """
 

@@ -20,7 +20,7 @@ def draw_letters(number: int, size: int, seed: int = 0) -> Tensor:
     Each is shifted by up to a tenth of the picture and rotated by up to 20 degrees.
     """
     generator = torch.Generator().manual_seed(seed)
-    glyphs = torch.stack([_glyph(letter, font, size) for letter in LETTERS for font in _FONTS])
+    glyphs = torch.stack([draw_glyph(letter, font, size) for letter in LETTERS for font in _FONTS])
     chosen = glyphs[torch.randint(len(glyphs), (number,), generator=generator)]
     angle = (torch.rand(number, generator=generator) - 0.5) * 2 * math.radians(20)
     shift = (torch.rand(number, 2, generator=generator) - 0.5) * 2 * 0.2
@@ -31,7 +31,7 @@ def draw_letters(number: int, size: int, seed: int = 0) -> Tensor:
     return F.avg_pool2d(moved, _FINE).clamp(0, 1)
 
 
-def _glyph(letter: str, font: str, size: int) -> Tensor:
+def draw_glyph(letter: str, font: str, size: int) -> Tensor:
     """One letter, centred, three quarters of the picture high, [1, fine, fine]."""
     try:
         from matplotlib.font_manager import FontProperties

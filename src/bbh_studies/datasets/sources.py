@@ -26,7 +26,7 @@ class Source(ABC):
     Attributes:
         folder: The data set's own folder, below the data or cache folder.
         name: File name without its suffix.
-        md5: Of the file as published.
+        md5: Checksum of the file as published.
         mirrors: Addresses to try in turn.
     """
 
@@ -100,7 +100,7 @@ class IdxFile(Source):
     """A file of MNIST's format.
 
     Attributes:
-        shape: Of the array inside.
+        shape: Shape of the array inside.
     """
 
     shape: tuple[int, ...]
@@ -117,7 +117,7 @@ class IdxFile(Source):
         return read_idx(self.find(data_dir), self.shape)
 
     def check(self, data_dir: Path | None) -> str:
-        """Its shape."""
+        """Reads the array and tells its shape."""
         return str(tuple(self.read(data_dir).shape))
 
 

@@ -9,11 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from bbh_studies.catalogue import ROW_TITLES, STUDY_TITLES, ordered, row_title
-from bbh_studies.config import Config, ConfigError, differences
-from bbh_studies.presets import preset_config
+from bbh_studies.columns import ordered
 from bbh_studies.record import FILE_NAME, Record, RecordError, read_arrays
+from bbh_studies.settings.config import differences
+from bbh_studies.settings.methods import METHODS
+from bbh_studies.settings.words import ConfigError
+from bbh_studies.studies import STUDIES, find_study, row_title, row_titles, study_title
 
+# Settings that change what is to be learnt or measured.
 _PROBLEM = ("noise_scale", "split", "attack_images")
 
 
@@ -37,7 +40,7 @@ class Runs:
     Attributes:
         variant: Name of the row in its study.
         settings: Differences from the preset, as ``key=value``.
-        own: Those of them that not all rows of the table share.
+        own: Those of these settings that not all rows of the table share.
         entries: One per seed.
         alone: Whether no other row of the table has this name.
     """
@@ -50,8 +53,8 @@ class Runs:
 
     @property
     def title(self) -> str:
-        """For people."""
-        return row_title(self.variant)
+        """What tables call the row."""
+        return row_title(self.first.record.study, self.variant)
 
     @property
     def full_title(self) -> str:
@@ -60,12 +63,18 @@ class Runs:
 
     @property
     def label(self) -> str:
-        """As short as tells it from other rows: for legends and headings."""
+        """The shortest title that tells it from other rows, for legends and headings."""
         return self.title if self.alone else self.full_title
 
     @property
+    def is_reference(self) -> bool:
+        """Whether others are measured against it: never the best of a table, never ranked."""
+        method = METHODS.get(self.first.record.method)
+        return method is not None and not method.is_trained
+
+    @property
     def records(self) -> list[Record]:
-        """Without their folders."""
+        """The records without their folders."""
         return [entry.record for entry in self.entries]
 
     @property
@@ -79,11 +88,11 @@ class Group:
     """All rows of one study and preset, on one problem.
 
     Attributes:
-        study: Name.
-        preset: Name.
-        problem: Settings that make other data of it than the preset's.
+        study: Name of the study.
+        preset: Name of the preset.
+        problem: Settings through which the data differ from the preset's.
         shared: Settings in which all rows differ from the preset.
-        rows: In the order of the catalogue.
+        rows: In the order of the study.
     """
 
     study: str
@@ -94,8 +103,8 @@ class Group:
 
     @property
     def title(self) -> str:
-        """For people."""
-        return STUDY_TITLES.get(self.study, self.study)
+        """What reports call the study."""
+        return study_title(self.study)
 
     @property
     def preset_title(self) -> str:
@@ -104,7 +113,7 @@ class Group:
 
     @property
     def records(self) -> list[Record]:
-        """Of all rows."""
+        """The records of all rows."""
         return [record for row in self.rows for record in row.records]
 
 
@@ -133,9 +142,9 @@ def collect(folders: Sequence[Path]) -> list[Group]:
 
 
 def group(entries: Sequence[Entry]) -> list[Group]:
-    """Sorts records by study, preset, problem and row, in the order of the catalogue."""
+    """Sorts records by study, preset, problem and row, in the order of the register."""
     keys = [(e.record.study, e.record.preset, problem_of(e.record)) for e in entries]
-    studies = ordered((study for study, _, _ in keys), STUDY_TITLES)
+    studies = ordered((study for study, _, _ in keys), STUDIES)
     return [
         _group(key, [entry for entry, other in zip(entries, keys, strict=True) if other == key])
         for key in sorted(set(keys), key=lambda key: (studies.index(key[0]), *key[1:]))
@@ -150,21 +159,31 @@ def problem_of(record: Record) -> tuple[str, ...]:
 def changed_settings(record: Record) -> tuple[str, ...]:
     """Settings that differ from the preset of the record, as ``--set`` takes them."""
     try:
-        preset = preset_config(record.study, record.variant, record.preset)
+        preset = find_study(record.study).row(record.variant, record.preset)
     except ConfigError:
         return ()
-    changed = differences(vars(preset), record.config)
+    changed = differences(preset.flat, record.config)
     return tuple(f"{name}={value}" for name, (_, value) in changed.items())
+
+
+def _settled(record: Record) -> str:
+    """All settings that the run's method and problem have, to tell whether two runs agree in them.
+
+    Settings that are newer than the record had their default value.
+    """
+    try:
+        settings = find_study(record.study).restored(record.config).flat
+    except ConfigError:
+        settings = record.config
+    return json.dumps(settings, sort_keys=True)
 
 
 def _group(key: tuple[str, str, tuple[str, ...]], entries: Sequence[Entry]) -> Group:
     found: dict[tuple[str, str], dict[int, Entry]] = {}
     for entry in entries:
         record = entry.record
-        # Runs of other settings are another row: their mean would be a mean of nothing. Settings
-        # that are newer than a record had their default value.
-        settled = json.dumps(vars(Config()) | record.config, sort_keys=True)
-        seeds = found.setdefault((record.variant, settled), {})
+        # Runs of other settings are another row: their mean would be a mean of nothing.
+        seeds = found.setdefault((record.variant, _settled(record)), {})
         earlier = seeds.setdefault(record.seed, entry)
         # As text, since what is not a number does not equal itself.
         if json.dumps(earlier.record.metrics) != json.dumps(record.metrics):
@@ -172,10 +191,10 @@ def _group(key: tuple[str, str, tuple[str, ...]], entries: Sequence[Entry]) -> G
                 f"{earlier.path} and {entry.path} are the same run (seed {record.seed}) with other "
                 "results: leave one of them out."
             )
-    variants = ordered((variant for variant, _ in found), ROW_TITLES)
+    study, preset, problem = key
+    variants = ordered((variant for variant, _ in found), row_titles(study))
     keys = sorted(found, key=lambda row: (variants.index(row[0]), row[1]))
     settings = {row: changed_settings(next(iter(found[row].values())).record) for row in keys}
-    study, preset, problem = key
     shared = tuple(one for one in settings[keys[0]] if all(one in s for s in settings.values()))
     rows = tuple(
         Runs(
@@ -220,7 +239,7 @@ def _dictionaries(history: Any) -> bool:
 
 
 def _curves(curves: Any) -> bool:
-    """Nothing, or lists of numbers, all as long as that of the sizes."""
+    """Whether it is empty, or lists of numbers that are all as long as that of the sizes."""
     if not isinstance(curves, dict) or not all(isinstance(one, list) for one in curves.values()):
         return False
     numbers = all(isinstance(value, int | float) for one in curves.values() for value in one)

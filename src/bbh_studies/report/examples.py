@@ -2,15 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, SupportsInt
 
 import numpy as np
 
-from bbh_studies.catalogue import class_name
 from bbh_studies.report import drawing
 from bbh_studies.report.collect import Group, Runs
 from bbh_studies.report.figures import Picture, with_arrays
+from bbh_studies.studies import STUDIES
 
 ClassName = Callable[[SupportsInt], str]
 _SHOWN = 12
@@ -52,7 +51,8 @@ class Series:
 
 def galleries(group: Group) -> list[Gallery]:
     """The most doubtful test images and the outliers a posterior is surest about, per row."""
-    name = partial(class_name, group.study)
+    study = STUDIES.get(group.study)
+    name: ClassName = str if study is None else study.problem.class_name
     found = [Gallery(runs.label, _doubtful(runs, name), _fooled(runs, name)) for runs in group.rows]
     return [one for one in found if one.doubtful or one.fooled]
 

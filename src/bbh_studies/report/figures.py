@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import NullFormatter
 
 from bbh import metrics
-from bbh_studies.catalogue import METRICS
+from bbh_studies.columns import METRICS
 from bbh_studies.report import drawing
 from bbh_studies.report.collect import Group, Runs
 from bbh_studies.report.drawing import Style

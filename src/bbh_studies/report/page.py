@@ -9,7 +9,7 @@ from typing import Any
 
 from bbh.files import atomic_path
 from bbh.version import __version__
-from bbh_studies.catalogue import METRICS, ordered
+from bbh_studies.columns import METRICS, ordered
 from bbh_studies.record import Record
 from bbh_studies.report import robustness, summary
 from bbh_studies.report.collect import Entry, Group, collect, group, problem_of
@@ -87,8 +87,8 @@ def markdown_table(records: Sequence[Record], study: str, preset: str, *problem:
 
     Args:
         records: Those of other studies, presets and problems are left out.
-        study: Name.
-        preset: Name.
+        study: Name of the study.
+        preset: Name of the preset.
         problem: Settings that make other data of it, such as ``noise_scale=3``.
     """
     wanted = (study, preset, problem)
@@ -149,16 +149,22 @@ def _context(sections: Sequence[Section]) -> dict[str, Any]:
 def _figures(section: Section) -> dict[str, Any]:
     # Imported here so that tables need no Matplotlib.
     try:
-        from bbh_studies.report import attacks, examples, figures, inspections, toy
+        from bbh_studies.report import (
+            attack_figures,
+            examples,
+            figures,
+            toy_figures,
+            weight_figures,
+        )
     except ImportError as error:
         raise ImportError(f"{_EXTRA} ({error})") from error
     return {
-        "panels": toy.panels(section.group),
+        "panels": toy_figures.panels(section.group),
         "curves": figures.curves(section.group, section.table, section.paper),
-        "attacks": attacks.panels(section.group),
+        "attacks": attack_figures.panels(section.group),
         "series": examples.series(section.group),
         "galleries": examples.galleries(section.group),
-        "inspections": inspections.inspections(section.group),
+        "inspections": weight_figures.inspections(section.group),
     }
 
 

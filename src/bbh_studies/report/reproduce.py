@@ -15,7 +15,7 @@ class Origin:
     """Runs of one row that share everything but the seed.
 
     Attributes:
-        title: Of the row.
+        title: Title of the row.
         command: Makes these runs again.
         facts: Pairs of a name and what it was.
     """

@@ -4,7 +4,7 @@ import math
 from enum import IntEnum
 from typing import NamedTuple
 
-from bbh_studies.catalogue import ATTACK_TITLES, REFERENCES
+from bbh_studies.attack_columns import ATTACK_TITLES
 from bbh_studies.report.collect import Runs
 from bbh_studies.report.tables import Cell, Table
 
@@ -64,7 +64,7 @@ def standing(table: Table, attack: str) -> Standing | None:
     cells = {
         runs: cell
         for runs, cell in table.column(f"{attack}_mean_accuracy").items()
-        if runs.variant not in REFERENCES and math.isfinite(cell.statistic.mean)
+        if not runs.is_reference and math.isfinite(cell.statistic.mean)
     }
     # From the highest on; where there are several rows of ours, the best of them speaks.
     ranking = sorted(cells, key=lambda runs: cells[runs].statistic.mean, reverse=True)

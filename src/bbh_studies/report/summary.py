@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from bbh_studies.catalogue import METRICS, REFERENCES
+from bbh_studies.columns import METRICS
 from bbh_studies.report.collect import Group
 from bbh_studies.report.reproduce import hardware_words, known_data
 from bbh_studies.report.tables import Mark, Table
@@ -91,7 +91,7 @@ def _finding(table: Table, name: str) -> str:
     cells = {
         runs: cell
         for runs, cell in table.column(name).items()
-        if runs.variant not in REFERENCES and math.isfinite(cell.statistic.mean)
+        if not runs.is_reference and math.isfinite(cell.statistic.mean)
     }
     best = [runs for runs, cell in cells.items() if cell.best]
     if not best:

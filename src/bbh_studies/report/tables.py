@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
 
-from bbh_studies.catalogue import METRICS, REFERENCES, Metric, metric, ordered
+from bbh_studies.columns import METRICS, metric_named, ordered
+from bbh_studies.metric import Metric
 from bbh_studies.report.collect import Group, Runs
 from bbh_studies.report.published import Published
 from bbh_studies.statistic import Statistic
@@ -72,7 +73,7 @@ class Table:
 
     @property
     def marks(self) -> list[Mark]:
-        """Those that occur, in the order of their definition."""
+        """The marks that occur in the table, in the order of their definition."""
         found = {cell.mark for row in self.rows for cell in row.cells if cell and cell.mark}
         return [mark for mark in Mark if mark in found]
 
@@ -93,7 +94,7 @@ def build_table(group: Group, paper: Published, *, main: bool) -> Table:
     # Times on a card that was shared say little, and come with the further metrics.
     aside = _TIMES if _shared(group) else ()
     columns = tuple(
-        one for one in map(metric, names) if (one.main and one.name not in aside) == main
+        one for one in map(metric_named, names) if (one.main and one.name not in aside) == main
     )
     cells = [_column(one, group, paper) for one in columns]
     rows = zip(group.rows, zip(*cells, strict=True), strict=True) if cells else ()
@@ -120,10 +121,7 @@ def compare(ours: Statistic, theirs: Decimal, column: Metric) -> Mark | None:
 def _column(column: Metric, group: Group, paper: Published) -> list[Cell | None]:
     found = [_statistic(runs, column.name) for runs in group.rows]
     best = _best(
-        [
-            None if row.variant in REFERENCES else one
-            for row, one in zip(group.rows, found, strict=True)
-        ],
+        [None if row.is_reference else one for row, one in zip(group.rows, found, strict=True)],
         column,
     )
     if column.name in _TIMES and _shared(group):

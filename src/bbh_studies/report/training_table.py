@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
-from bbh_studies.catalogue import ROW_TITLES, ordered, row_title
-from bbh_studies.markdown import pipe_table
+from bbh_studies.columns import ordered
 from bbh_studies.record import Record
 from bbh_studies.report.collect import problem_of
+from bbh_studies.report.pipe_table import pipe_table
+from bbh_studies.studies import row_title, row_titles
 
 _TITLES = ["", "epochs", "steps", "training [s]", "a step [ms]"]
 
@@ -25,12 +26,12 @@ def training_table(records: Sequence[Record], study: str, preset: str) -> str:
         return ""
     rows: list[list[str]] = []
     whole = 0.0
-    for variant in ordered(chosen, ROW_TITLES):
+    for variant in ordered(chosen, row_titles(study)):
         history = chosen[variant].history
         steps = history[-1]["step"]
         seconds = sum(epoch["seconds"] for epoch in history)
         times = [f"{seconds:.1f}", f"{1e3 * seconds / steps:.2f}"]
-        rows.append([row_title(variant), str(len(history)), f"{steps:,}", *times])
+        rows.append([row_title(study, variant), str(len(history)), f"{steps:,}", *times])
         whole += seconds
     rows.append(["all", "", "", f"{whole:.1f}", ""])
     return pipe_table(_TITLES, rows)

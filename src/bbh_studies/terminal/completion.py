@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from bbh_studies.config import Config
 from bbh_studies.datasets import SOURCES
-from bbh_studies.presets import STUDIES, preset_configs, preset_names
-from bbh_studies.runner import DEVICES
+from bbh_studies.problems.study import Study
+from bbh_studies.run.plan import DEVICES
+from bbh_studies.settings.config import GROUPS
+from bbh_studies.studies import STUDIES
 
 
 def studies(incomplete: str) -> list[str]:
@@ -16,35 +17,36 @@ def studies(incomplete: str) -> list[str]:
 
 def methods(ctx: Any, incomplete: str) -> list[str]:
     """Rows of the study's table."""
-    rows = (row for one in _chosen(ctx) for row in preset_configs(one, preset_names(one)[0]))
-    return _starting(rows, incomplete)
+    return _starting((row for one in _chosen(ctx) for row in one.rows()), incomplete)
 
 
 def presets(ctx: Any, incomplete: str) -> list[str]:
     """The study's presets."""
-    return _starting((name for one in _chosen(ctx) for name in preset_names(one)), incomplete)
+    return _starting((name for one in _chosen(ctx) for name in one.preset_names), incomplete)
 
 
 def devices(incomplete: str) -> list[str]:
-    """Where to train."""
+    """Devices to train on."""
     return _starting(DEVICES, incomplete)
 
 
-def settings(incomplete: str) -> list[str]:
-    """Keys that await a value."""
-    return _starting((f"{name}=" for name in vars(Config())), incomplete)
+def settings(ctx: Any, incomplete: str) -> list[str]:
+    """Settings of the study, which await a value."""
+    configs = [config for one in _chosen(ctx) for config in one.rows().values()]
+    names = (f"{name}=" for group in GROUPS for one in configs for name in one.settings_of(group))
+    return _starting(names, incomplete)
 
 
 def data_sets(incomplete: str) -> list[str]:
-    """What can be fetched."""
+    """Data sets that can be fetched."""
     return _starting(SOURCES, incomplete)
 
 
-def _chosen(ctx: Any) -> Sequence[str]:
+def _chosen(ctx: Any) -> Sequence[Study]:
     """The study on the line so far, or all of them."""
     # An option without its value keeps the parser from naming the arguments before it.
     words = [ctx.params.get("study"), *ctx.args]
-    return [word for word in words if word in STUDIES] or STUDIES
+    return [STUDIES[word] for word in words if word in STUDIES] or list(STUDIES.values())
 
 
 def _starting(words: Iterable[str], incomplete: str) -> list[str]:

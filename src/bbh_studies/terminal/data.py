@@ -15,9 +15,7 @@ console = Console()
 
 _Names = Annotated[
     list[str] | None,
-    typer.Argument(
-        help="mnist, notmnist, cifar10; all if none.", autocompletion=completion.data_sets
-    ),
+    typer.Argument(help=f"{', '.join(SOURCES)}; all if none.", autocompletion=completion.data_sets),
 ]
 
 

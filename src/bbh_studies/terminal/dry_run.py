@@ -5,19 +5,17 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from bbh_studies.catalogue import row_title
-from bbh_studies.config import as_text, differences
-from bbh_studies.earlier import kept_folder
-from bbh_studies.estimates import estimate
-from bbh_studies.presets import preset_config
-from bbh_studies.run import Run
+from bbh_studies.run.estimates import estimate
+from bbh_studies.run.kept import kept_folder
+from bbh_studies.run.run import Run
+from bbh_studies.settings.config import as_text, differences
 
 
 def show_plan(runs: Sequence[Run], console: Console) -> None:
     """Configuration, size and folders of every row of a study's table."""
     for variant in dict.fromkeys(run.variant for run in runs):
         of_variant = [run for run in runs if run.variant == variant]
-        console.print(f"[bold]{row_title(variant)}[/bold]")
+        console.print(f"[bold]{runs[0].study.row_titles[variant]}[/bold]")
         console.print(_facts(of_variant))
     number = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
     console.print(f"{number}; nothing was trained, no file written.", highlight=False)
@@ -26,8 +24,8 @@ def show_plan(runs: Sequence[Run], console: Console) -> None:
 def _facts(runs: Sequence[Run]) -> Table:
     run = runs[0]
     size = estimate(run)
-    preset = preset_config(run.study, run.variant, run.preset)
-    changed = differences(vars(preset), vars(run.config))
+    preset = run.study.row(run.variant, run.preset)
+    changed = differences(preset.flat, run.config.flat)
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
@@ -43,7 +41,7 @@ def _facts(runs: Sequence[Run]) -> Table:
         table.add_row("  training memory", f"{memory}; draws and activations on top")
         each = f"{run.config.all_epochs:,} epochs of {size.steps_per_epoch:,}"
         table.add_row("  steps", f"{size.steps:,} ({each})")
-    settings = (f"{name}={as_text(value)}" for name, value in vars(run.config).items())
+    settings = (f"{name}={as_text(value)}" for name, value in run.config.flat.items())
     table.add_row("  settings", " ".join(settings))
     for one in runs:
         kept = kept_folder(one)

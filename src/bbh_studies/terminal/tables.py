@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from bbh_studies.catalogue import METRICS, Metric, row_title
+from bbh_studies.columns import METRICS
+from bbh_studies.metric import Metric
 from bbh_studies.record import Record
-from bbh_studies.run import Run
 from bbh_studies.statistic import Statistic
-from bbh_studies.study import attacked_study
+from bbh_studies.studies import row_title
 
 # The most important first: a narrow terminal leaves out the last ones.
 _COLUMNS = (
@@ -37,24 +37,6 @@ _COLUMNS = (
 )
 # Enough to tell methods apart.
 _MOST_DECIMALS = 3
-_EXPLAINED = (
-    "AUC: area under the distribution of the predictive entropy, in: high is good, out: low is "
-    "good. AUROC: how well entropy tells outliers from data; 0.5 is chance."
-)
-_ATTACKS_EXPLAINED = (
-    "PGD, FGSM, paper's: accuracy under the attack, mean over its sizes. AUROC: how well entropy "
-    "tells attacked from clean images at the middle size; 0.5 is chance."
-)
-_TOY_EXPLAINED = (
-    "RMSE: of the mean to x³ on [−6, 6]. To NUTS: Wasserstein distance of the functions to the "
-    "exact posterior's. Cover: share of x³ within the functions' central 95 %, among the data and "
-    "beyond them."
-)
-
-
-def run_title(run: Run) -> str:
-    """A run's name for people."""
-    return f"{row_title(run.variant)}, seed {run.seed}"
 
 
 def headline(record: Record) -> str:
@@ -77,13 +59,6 @@ def results_table(records: Sequence[Record], console: Console) -> Table:
     return table
 
 
-def explanation(study: str) -> str:
-    """What the table's columns mean."""
-    if attacked_study(study):
-        return _ATTACKS_EXPLAINED
-    return _TOY_EXPLAINED if study == "toy" else _EXPLAINED
-
-
 def _columns(records: Sequence[Record]) -> list[Metric]:
     return [METRICS[name] for name in _COLUMNS if any(name in one.metrics for one in records)]
 
@@ -99,7 +74,7 @@ def _table(records: Sequence[Record], columns: Sequence[Metric]) -> Table:
         table.add_column(title, justify="right", no_wrap=True)
     for variant in dict.fromkeys(record.variant for record in records):
         row = [record for record in records if record.variant == variant]
-        table.add_row(row_title(variant), *(_cell(column, row) for column in columns))
+        table.add_row(row_title(first.study, variant), *(_cell(column, row) for column in columns))
     return table
 
 

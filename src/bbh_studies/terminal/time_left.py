@@ -51,7 +51,7 @@ class TimeLeft:
 
 
 def duration(seconds: float | None) -> str:
-    """For people.
+    """A time span in the units that people would use.
 
     >>> duration(12.4), duration(200), duration(9000), duration(None)
     ('12 s', '3 min 20 s', '2 h 30 min', 'unknown time')

@@ -1,0 +1,100 @@
+"""Tables of the benchmarks' records for documents."""
+
+from collections.abc import Sequence
+
+from bbh_studies.bench.scaling import AXES
+from bbh_studies.columns import ordered
+from bbh_studies.record import Record
+from bbh_studies.report.pipe_table import pipe_table
+from bbh_studies.settings.methods import METHODS
+
+# What each part's table shows: column titles with metric and scale. Times come with half the
+# distance between their quartiles.
+_TIMES = {
+    "step [ms]": ("step_ms", 1.0),
+    "prediction [ms]": ("predict_ms", 1.0),
+    "parameters [million]": ("parameters", 1e-6),
+    "memory of a step [MB]": ("training_bytes", 1e-6),
+    "memory of a prediction [MB]": ("predict_bytes", 1e-6),
+}
+_COLUMNS = {
+    "side-by-side": _TIMES,
+    "scaling": _TIMES,
+    "floor": {
+        "step [ms]": ("step_ms", 1.0),
+        "bytes at least [GB]": ("floor_bytes", 1e-9),
+        "those per second [TB/s]": ("tb_per_s", 1.0),
+        "times the floor": ("step_over_floor", 1.0),
+        "memory of a step [GB]": ("training_bytes", 1e-9),
+    },
+}
+
+
+def bench_table(records: Sequence[Record], study: str, part: str, problem: str = "") -> str:
+    """One part of a benchmark in Markdown; empty where there is no record of it.
+
+    Args:
+        records: All there are.
+        study: bench-cpu or bench-gpu.
+        part: side-by-side, scaling, floor or headline.
+        problem: The network of side-by-side rows.
+    """
+    chosen = [
+        one
+        for one in records
+        if (one.study, one.preset) == (study, part)
+        and (part == "headline" or not problem or one.config.get("problem") == problem)
+    ]
+    if not chosen:
+        return ""
+    if part == "headline":
+        rows = [
+            [f"`{name}`", f"{value:.3g}"]
+            for name, value in chosen[0].metrics.items()
+            if not name.endswith(("_q1", "_q3"))
+        ]
+        return pipe_table(["measure", "value"], rows)
+    columns = _COLUMNS[part]
+    used = {
+        title: column
+        for title, column in columns.items()
+        if any(column[0] in one.metrics for one in chosen)
+    }
+    methods = ordered((one.method for one in chosen), METHODS)
+    if part == "side-by-side":
+        chosen.sort(key=lambda one: (methods.index(one.method), one.metrics.get("step_ms", 0.0)))
+    elif part == "floor":
+        chosen.sort(key=lambda one: -one.metrics["step_ms"])
+    elif part == "scaling":
+        chosen.sort(key=lambda one: _place(one.variant))
+    rows = [[_name(one), *(_cell(one, *column) for column in used.values())] for one in chosen]
+    return pipe_table(["", *used], rows)
+
+
+def _place(variant: str) -> tuple[int, int]:
+    """Axes in their own order, and along each by size."""
+    axis, _, value = variant.rpartition("-")
+    return list(AXES).index(axis), int(value)
+
+
+def _name(record: Record) -> str:
+    name = record.variant.removeprefix(f"{record.config.get('problem')}-")
+    library = record.config.get("library")
+    if library is None:
+        return name
+    return f"**{name}**" if library.startswith("bbh") else f"{name} ({library})"
+
+
+def _cell(record: Record, metric: str, scale: float) -> str:
+    metrics = record.metrics
+    if metric not in metrics:
+        return ""
+    value = metrics[metric] * scale
+    # Three digits that say something, and a spread with as many behind the point.
+    exponent = int(f"{value:.2e}".partition("e")[2])
+    behind = max(0, 2 - exponent)
+    text = f"{value:,.{behind}f}"
+    if f"{metric}_q1" in metrics:
+        spread = (metrics[f"{metric}_q3"] - metrics[f"{metric}_q1"]) / 2
+        text += f" ± {spread * scale:,.{behind}f}"
+    return text

@@ -1,0 +1,1 @@
+"""The problems of the studies, each with its data, network, rows and measures."""

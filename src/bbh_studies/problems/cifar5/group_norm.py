@@ -1,0 +1,108 @@
+"""Group norm, what is added to it and the ReLU behind it as one operation."""
+
+from typing import Any, cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from bbh.triton_available import triton_available
+
+# Entries of an image's channels that a program holds in registers.
+_MOST = 2**14
+# Channels that it takes at the most, but for larger groups: those of bfloat16 read together.
+_TOGETHER = 16
+
+
+def group_norm_relu(
+    images: Float[Tensor, "B C H W"],
+    groups: int,
+    weight: Float[Tensor, " C"],
+    bias: Float[Tensor, " C"],
+    eps: float,
+    added: Float[Tensor, "B C H W"] | None = None,
+) -> Float[Tensor, "B C H W"]:
+    """relu(group_norm(images) + added).
+
+    On a GPU one kernel forwards and one backwards, if channels are innermost in memory: torch has
+    half a dozen for them, and lays channels out the other way first. The result has the images'
+    type, under mixed precision as well, where torch's own would be in single precision.
+    """
+    if _pays(images, groups, added):
+        return cast(Tensor, _GroupNormReLU.apply(images, groups, weight, bias, eps, added))
+    return group_norm_relu_plain(images, groups, weight, bias, eps, added)
+
+
+def group_norm_relu_plain(
+    images: Tensor, groups: int, weight: Tensor, bias: Tensor, eps: float, added: Tensor | None
+) -> Tensor:
+    """Group norm, addition and ReLU with torch's own operations."""
+    hidden = F.group_norm(images, groups, weight, bias, eps)
+    return F.relu(hidden if added is None else hidden + added)
+
+
+def laid_out(images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
+    """The same images, on a GPU with channels innermost; convolutions hand the layout on."""
+    if not images.is_cuda or _transformed():
+        return images
+    return images.contiguous(memory_format=torch.channels_last)
+
+
+def _pays(images: Tensor, groups: int, added: Tensor | None) -> bool:
+    channels, positions = images.shape[1], images.shape[2:].numel()
+    largest = max(channels // groups, _TOGETHER) * positions
+    return (
+        images.is_cuda
+        and not _transformed()
+        and images.dtype in (torch.float32, torch.bfloat16)
+        and _innermost(images)
+        and (added is None or (_innermost(added) and added.dtype == images.dtype))
+        and channels & (channels - 1) == 0
+        and groups & (groups - 1) == 0
+        and largest <= _MOST
+        and triton_available()
+    )
+
+
+def _transformed() -> bool:
+    """Whether torch.func is at work, whose tensors have no layout to ask for."""
+    return torch._C._are_functorch_transforms_active()  # pyright: ignore[reportPrivateUsage]
+
+
+def _innermost(images: Tensor) -> bool:
+    return images.is_contiguous(memory_format=torch.channels_last)
+
+
+class _GroupNormReLU(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        images: Tensor,
+        groups: int,
+        weight: Tensor,
+        bias: Tensor,
+        eps: float,
+        added: Tensor | None,
+    ) -> Tensor:
+        from bbh_studies.problems.cifar5.group_norm_triton import forward
+
+        output = forward(images, groups, weight, bias, eps, added)
+        ctx.groups, ctx.eps = groups, eps
+        # With something added only the output tells where the ReLU let pass.
+        ctx.save_for_backward(images, weight, bias, None if added is None else output)
+        return output
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *gradients: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        from bbh_studies.problems.cifar5.group_norm_triton import backward
+
+        images, weight, bias, output = ctx.saved_tensors
+        into_images, into_weight, into_bias, into_added = backward(
+            gradients[0], images, ctx.groups, weight, bias, ctx.eps, output
+        )
+        return into_images, None, into_weight, into_bias, None, into_added

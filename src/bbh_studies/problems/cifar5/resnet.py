@@ -1,0 +1,279 @@
+"""Residual networks for CIFAR: He's, and the one in the paper's code.
+
+Both take pixels in [0, 1] and bring them to their own scale themselves, so that a network is a
+function of images, for attacks as well, and loaders need not know which one they feed.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bbh_studies.datasets.cifar10 import MEANS, SCALES
+from bbh_studies.problems.cifar5.group_norm import group_norm_relu, laid_out
+
+Norm = Callable[[int], nn.Module]
+# Side of the images that the paper's code cuts out of CIFAR's.
+PAPER_SIZE = 24
+_GROUPS = 8
+# Of the norms in the paper's code.
+_PAPER_EPSILON = 1e-3
+
+
+class FilterResponseNorm(nn.GroupNorm):
+    """x / √(mean of x² over positions), then scale and shift, Singh & Krishnan (2020).
+
+    Instance norm that leaves the mean in. A departure: ReLUs stay where the authors learn a
+    threshold in their place.
+    """
+
+    def __init__(self, channels: int):
+        super().__init__(channels, channels, eps=1e-6)
+
+    def forward(self, input: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
+        """Every image and channel by itself."""
+        scale = torch.rsqrt(input.square().mean((-2, -1), keepdim=True) + self.eps)
+        return input * scale * self.weight.view(-1, 1, 1) + self.bias.view(-1, 1, 1)
+
+
+class StandardisedConv2d(nn.Conv2d):
+    """Every filter at mean 0 and variance 1, Qiao et al. (2019): group norm trains faster with it.
+
+    No scale of its own: a norm follows. Draws for every single example become one for the batch,
+    since filters are standardised before they meet an example.
+    """
+
+    def forward(self, input: Float[Tensor, "B C H W"]) -> Float[Tensor, "B F height width"]:
+        """Convolves with the standardised filters."""
+        filters = self.weight.flatten(1)
+        weight = F.layer_norm(filters, filters.shape[1:]).view_as(self.weight)
+        return self._conv_forward(input, weight, self.bias)
+
+
+def group_norm(channels: int) -> nn.Module:
+    """Has no running statistics, so that weight draws need none of their own."""
+    return nn.GroupNorm(math.gcd(_GROUPS, channels), channels)
+
+
+def instance_norm(channels: int) -> nn.Module:
+    """What batch norm with virtual batches of one is, in the paper's code."""
+    return nn.GroupNorm(channels, channels, eps=_PAPER_EPSILON)
+
+
+NORMALISATIONS: dict[str, Norm] = {
+    "group": group_norm,
+    "filter_response": FilterResponseNorm,
+    "batch": nn.BatchNorm2d,
+    "instance": instance_norm,
+    # The paper's code for hypernetworks: what an image is taken for depends on those beside it.
+    "batch_statistics": partial(nn.BatchNorm2d, eps=_PAPER_EPSILON, track_running_stats=False),
+}
+
+
+@dataclass(frozen=True)
+class Units:
+    """What residual units are made of.
+
+    Attributes:
+        norm: Makes a normalisation layer from a number of channels.
+        unit_dropout: Rate of a dropout layer between the two convolutions of a unit, as in the
+            paper's later code; 0 for none.
+        convolution_dropout: Rate after every convolution, as in the code of the published numbers.
+        convolution: Class of the convolutions in He's network, where a norm follows each.
+    """
+
+    norm: Norm = group_norm
+    unit_dropout: float = 0.0
+    convolution_dropout: float = 0.0
+    convolution: type[nn.Conv2d] = nn.Conv2d
+
+    def within(self) -> nn.Module:
+        """The layer between the convolutions."""
+        return _dropout(self.unit_dropout)
+
+    def after(self) -> nn.Module:
+        """The layer after a convolution."""
+        return _dropout(self.convolution_dropout)
+
+
+_GROUP_NORM, _INSTANCE_NORM = Units(), Units(instance_norm)
+
+
+class ResNet(nn.Module):
+    """The CIFAR network of He et al. (2016), with group norm instead of batch norm by default.
+
+    Args:
+        classes: Outputs.
+        blocks: Per stage; depth is 6 · blocks + 2.
+        width: Channels of the first stage.
+        units: Norms and dropout.
+    """
+
+    def __init__(
+        self, classes: int = 10, blocks: int = 5, width: int = 16, units: Units = _GROUP_NORM
+    ):
+        super().__init__()
+        self.register_buffer("means", torch.tensor(MEANS).view(3, 1, 1))
+        self.register_buffer("scales", torch.tensor(SCALES).view(3, 1, 1))
+        self.conv = units.convolution(3, width, 3, padding=1, bias=False)
+        self.dropout = units.after()
+        self.norm = units.norm(width)
+        self.blocks = _stages(partial(_HeUnit, units), blocks, width, first_stride=1)
+        self.classify = nn.Linear(4 * width, classes)
+        _initialise(self, gain=2.0)
+
+    means: Tensor
+    scales: Tensor
+
+    def forward(self, images: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B C"]:
+        """Logits for images in [0, 1]."""
+        images = laid_out((images - self.means) / self.scales)
+        hidden = self.dropout(self.conv(images))
+        hidden = self.blocks(_normed_relu(self.norm, hidden))
+        return self.classify(hidden.mean((2, 3)))
+
+
+class PaperResNet(nn.Module):
+    """The network of the paper's code: pre-activation, three downsamplings from 24×24.
+
+    462,693 weights and biases for five classes, without those of normalisation layers.
+
+    Args:
+        classes: Outputs.
+        blocks: Per stage.
+        width: Channels of the first stage.
+        units: Norms and dropout.
+        final_norm: Normalise before the last layer; not all methods' code does.
+    """
+
+    def __init__(
+        self,
+        classes: int = 5,
+        blocks: int = 5,
+        width: int = 16,
+        units: Units = _INSTANCE_NORM,
+        final_norm: bool = True,
+    ):
+        super().__init__()
+        self.conv = nn.Conv2d(3, width, 3, padding=1)
+        self.dropout = units.after()
+        self.blocks = _stages(partial(_PaperUnit, units), blocks, width, first_stride=2)
+        self.norm = units.norm(4 * width) if final_norm else nn.Identity()
+        self.classify = nn.Linear(4 * width, classes)
+        _initialise(self, gain=1.0)
+
+    def forward(self, images: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B C"]:
+        """Logits for images in [0, 1], of which the central 24×24 pixels count."""
+        hidden = self.dropout(self.conv(standardise(central_crop(images, PAPER_SIZE))))
+        hidden = F.relu(self.norm(self.blocks(hidden)))
+        return self.classify(hidden.mean((2, 3)))
+
+
+def _normed_relu(norm: nn.Module, hidden: Tensor, added: Tensor | None = None) -> Tensor:
+    """relu(norm(hidden) + added), as one operation for group norm."""
+    if type(norm) is nn.GroupNorm and norm.affine:
+        return group_norm_relu(hidden, norm.num_groups, norm.weight, norm.bias, norm.eps, added)
+    hidden = norm(hidden)
+    return F.relu(hidden if added is None else hidden + added)
+
+
+def central_crop(images: Float[Tensor, "B C H W"], size: int) -> Float[Tensor, "B C size size"]:
+    """The middle of images; those of this size already stay as they are."""
+    top, left = (images.shape[2] - size) // 2, (images.shape[3] - size) // 2
+    return images[:, :, top : top + size, left : left + size]
+
+
+def standardise(images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
+    """Every image to mean 0 and standard deviation 1 over all its pixels, as TensorFlow does.
+
+    The deviation is at least that of a single pixel by one of 255 levels, or nearly flat images
+    would be all noise.
+    """
+    smallest = 1 / (255 * math.sqrt(images[0].numel()))
+    scales = images.std((1, 2, 3), correction=0, keepdim=True).clamp(min=smallest)
+    return (images - images.mean((1, 2, 3), keepdim=True)) / scales
+
+
+class _HeUnit(nn.Module):
+    def __init__(self, units: Units, inputs: int, outputs: int, stride: int):
+        super().__init__()
+        self.conv1 = units.convolution(inputs, outputs, 3, stride, 1, bias=False)
+        self.dropout1 = units.after()
+        self.norm1 = units.norm(outputs)
+        self.dropout_within = units.within()
+        self.conv2 = units.convolution(outputs, outputs, 3, 1, 1, bias=False)
+        self.dropout2 = units.after()
+        self.norm2 = units.norm(outputs)
+        self.stride = stride
+        self.added = outputs - inputs
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = self.dropout1(self.conv1(inputs))
+        # ReLU and a mask of zeros and positive numbers may change places.
+        hidden = self.dropout_within(_normed_relu(self.norm1, hidden))
+        hidden = self.dropout2(self.conv2(hidden))
+        return _normed_relu(self.norm2, hidden, self._shortcut(inputs))
+
+    def _shortcut(self, inputs: Tensor) -> Tensor:
+        """Their option A: every second pixel, new channels zero."""
+        if self.stride == 1 and self.added == 0:
+            return inputs
+        taken = inputs[:, :, :: self.stride, :: self.stride]
+        return F.pad(taken, (0, 0, 0, 0, 0, self.added))
+
+
+class _PaperUnit(nn.Module):
+    def __init__(self, units: Units, inputs: int, outputs: int, stride: int):
+        super().__init__()
+        self.norm1 = units.norm(inputs)
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride)
+        self.dropout1 = units.after()
+        self.norm2 = units.norm(outputs)
+        self.dropout_within = units.within()
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1)
+        self.dropout2 = units.after()
+        self.stride = stride
+        self.added = outputs - inputs
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        # TensorFlow's SAME: of a stride of two over an even side, all padding is at the end.
+        before = 1 if self.stride == 1 else 0
+        hidden = F.pad(F.relu(self.norm1(inputs)), (before, 1, before, 1))
+        hidden = self.norm2(self.dropout1(self.conv1(hidden)))
+        hidden = self.dropout2(self.conv2(F.relu(self.dropout_within(hidden))))
+        half = self.added // 2
+        shortcut = F.avg_pool2d(inputs, self.stride) if self.stride > 1 else inputs
+        return hidden + F.pad(shortcut, (0, 0, 0, 0, half, self.added - half))
+
+
+def _stages(
+    make_unit: Callable[[int, int, int], nn.Module], blocks: int, width: int, *, first_stride: int
+) -> nn.Sequential:
+    """Three stages, each with twice the channels; the first unit of a stage may downsample."""
+    units: list[nn.Module] = []
+    channels = width
+    for outputs, stride in ((width, first_stride), (2 * width, 2), (4 * width, 2)):
+        for number in range(blocks):
+            units.append(make_unit(channels, outputs, 1 if number else stride))
+            channels = outputs
+    return nn.Sequential(*units)
+
+
+def _dropout(rate: float) -> nn.Module:
+    # Not a dropout of rate zero: layers that draw random numbers keep draws from running together.
+    return nn.Dropout(rate) if rate else nn.Identity()
+
+
+def _initialise(network: nn.Module, gain: float) -> None:
+    """Kernels from a normal of variance gain / fan-in, cut at two deviations; biases zero."""
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            scale = math.sqrt(gain / module.weight[0].numel())
+            nn.init.trunc_normal_(module.weight, std=scale, a=-2 * scale, b=2 * scale)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)

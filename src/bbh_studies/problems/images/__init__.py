@@ -1,0 +1,1 @@
+"""What the problems with images share: training, measures, augmentation and attacks."""

@@ -1,0 +1,67 @@
+"""A problem: data, network and likelihood, the same for all methods that are compared on it."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, SupportsInt
+
+from torch import Tensor, nn
+
+from bbh.likelihoods import Likelihood
+
+# Trains, measures and records one run: see ``Study.runner``.
+Runner = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Problem(ABC):
+    """A problem with its settings, which are its fields.
+
+    Attributes:
+        prediction_samples: Weight draws for evaluation.
+        columns: What the table of results in a terminal shows, in words.
+        attack_sizes: Largest changes of a pixel, which has values from 0 to 1, that attacks are
+            allowed, rising from 0; empty where nothing is attacked.
+        class_names: Names of the classes; empty where they are digits, or where there are none.
+    """
+
+    columns: ClassVar[str]
+    attack_sizes: ClassVar[tuple[float, ...]] = ()
+    class_names: ClassVar[tuple[str, ...]] = ()
+    prediction_samples: int = 100
+
+    @abstractmethod
+    def make_network(self, dropout: float | None = None) -> nn.Module:
+        """A freshly initialised network, with dropout layers of that rate if there is a place."""
+
+    @abstractmethod
+    def likelihood(self) -> Likelihood[Any]:
+        """How targets arise from the network's outputs."""
+
+    @abstractmethod
+    def count_steps(self, batch_size: int) -> int:
+        """Optimiser steps in a pass over the training data, without reading them."""
+
+    @abstractmethod
+    def runner(self, folder: Path | None) -> Runner:
+        """Reads the data once, and gives what trains, measures and records a run on them.
+
+        Args:
+            folder: Where the files are; None for the user's folder or the cache.
+        """
+
+    def attacker(self, folder: Path | None) -> Runner:
+        """Reads the data once, and gives what attacks a posterior on them and records it."""
+        raise NotImplementedError(f"nothing attacks {type(self).__name__}.")
+
+    @abstractmethod
+    def inputs(self, folder: Path | None) -> Tensor:
+        """Inputs on which functions of a posterior are compared."""
+
+    def check(self) -> None:  # noqa: B027 - most problems accept all values
+        """Raises if a setting has a value that cannot work."""
+
+    def class_name(self, label: SupportsInt) -> str:
+        """A class's name for people."""
+        return self.class_names[int(label)] if self.class_names else str(label)

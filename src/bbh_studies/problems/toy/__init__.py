@@ -1,0 +1,1 @@
+"""The toy problem: regression of a cubic, where the exact posterior is known."""

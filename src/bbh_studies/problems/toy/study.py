@@ -1,0 +1,147 @@
+"""The toy regression study, the paper's figure 1: six posteriors over functions, and the exact one.
+
+Twenty noisy values of x³ on [−4, 4], a network of one hidden layer, and what each method believes
+on [−6, 6]. All methods but those of the ``legacy`` preset approximate the same posterior: N(0, 1)
+weights and a Gaussian likelihood of known noise. NUTS samples it, so how far a method is from it
+can be measured.
+"""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from bbh.likelihoods import Gaussian, Likelihood
+from bbh_studies.problems.problem import Problem, Runner
+from bbh_studies.problems.study import Rows, Study
+from bbh_studies.problems.toy.data import load_toy
+from bbh_studies.settings.config import Config
+from bbh_studies.settings.method import Method
+from bbh_studies.settings.methods import (
+    BayesByBackprop,
+    DeepEnsemble,
+    Dropout,
+    Flows,
+    Hypernet,
+    MaximumAPosteriori,
+    Nuts,
+)
+from bbh_studies.settings.optimisation import Optimisation
+
+
+def toy_network() -> nn.Module:
+    """1 → 100 ReLU → 1, the same for all methods and the reference; 301 weights."""
+    return nn.Sequential(nn.Linear(1, 100), nn.ReLU(), nn.Linear(100, 1))
+
+
+@dataclass(frozen=True)
+class Toy(Problem):
+    """Regression of a cubic.
+
+    Attributes:
+        noise_scale: Standard deviation of the observation noise.
+        steps_per_epoch: Full-batch steps that count as an epoch.
+    """
+
+    columns = (
+        "RMSE: of the mean to x³ on [−6, 6]. To NUTS: Wasserstein distance of the functions to the "
+        "exact posterior's. Cover: share of x³ within the functions' central 95 %, among the data "
+        "and beyond them."
+    )
+    noise_scale: float = 9.0
+    steps_per_epoch: int = 1
+
+    def make_network(self, dropout: float | None = None) -> nn.Module:
+        """Without a place for dropout layers."""
+        return toy_network()
+
+    def likelihood(self) -> Likelihood[Any]:
+        """Noise of known size."""
+        return Gaussian(self.noise_scale)
+
+    def count_steps(self, batch_size: int) -> int:
+        """The setting ``steps_per_epoch``: every step takes all data, whatever the batch size."""
+        return self.steps_per_epoch
+
+    def runner(self, folder: Path | None) -> Runner:
+        """The data are made, not read."""
+        # Only here: see ``ImageProblem.runner``.
+        from bbh_studies.problems.toy.train_and_measure import train_and_measure
+
+        return train_and_measure
+
+    def inputs(self, folder: Path | None) -> Tensor:
+        """Points of the grid."""
+        return load_toy(self.noise_scale).grid
+
+
+def _row(method: Method, training: Optimisation, steps: int = 1, **settings: object) -> Config:
+    """A row with settings of training that are its own."""
+    problem = Toy(prediction_samples=1000, steps_per_epoch=steps)
+    return Config(method, problem, training).with_settings(**settings)
+
+
+# One proper posterior for all: β rises to 1, N(0, 1) weights, trained to convergence.
+_CONVERGED = Optimisation(
+    epochs=100, batch_size=20, learning_rate=0.02, cosine_decay=True, anneal_end=30
+)
+_CORRECTED: Rows = {
+    "map": _row(MaximumAPosteriori(), _CONVERGED, 10),
+    # Without adversarial inputs: they belong to no model, and cost ten members' loops.
+    "ensemble": _row(DeepEnsemble(), _CONVERGED, 10),
+    "bbb": _row(BayesByBackprop(num_samples=10, initial_scale=0.1), _CONVERGED, 20),
+    "dropout": _row(Dropout(dropout_rate=0.1), _CONVERGED, 20),
+    # The limit of 0.5 on its scales stays: without it MNF is further from the reference.
+    "mnf": _row(Flows(initial_scale=0.1), _CONVERGED, 15, learning_rate=0.01),
+    # One z for all tensors, since the layers' weights depend on each other given the data: with
+    # independent ones it is hardly closer to the reference than MAP. Few dimensions: with eight
+    # or more the functions fit the data less well. With 10 draws a step instead of 30 they
+    # contract when trained for longer, away from the reference.
+    "bbh": _row(
+        Hypernet(
+            divergence="entropy",
+            num_samples=30,
+            hidden=(16, 32, 64),
+            noise_dim=4,
+            noise_shared=True,
+        ),
+        _CONVERGED,
+        40,
+        learning_rate=0.005,
+    ),
+    "nuts": _row(Nuts(), _CONVERGED, 20),
+}
+# As the authors' notebook of the published figure runs: forty steps. In the first four the KL
+# counts (twenty times too much), the rest is maximum likelihood. Its estimator for hypernetworks
+# holds no repulsion between draws, a mistake mended a year later; the mended one stands here.
+_FORTY_STEPS = Optimisation(epochs=40, batch_size=20, learning_rate=0.1, falling_beta=True)
+_LEGACY: Rows = {
+    # A temperature of zero leaves the prior out.
+    "map": _row(MaximumAPosteriori(), _FORTY_STEPS, temperature=0.0),
+    "ensemble": _row(DeepEnsemble(adversarial_epsilon=0.01), _FORTY_STEPS, temperature=0.0),
+    "bbb": _row(BayesByBackprop(initial_scale=math.exp(-1.5)), _FORTY_STEPS),
+    "dropout": _row(Dropout(), _FORTY_STEPS, temperature=0.0),
+    "mnf": _row(Flows(), _FORTY_STEPS),
+    "bbh": _row(
+        Hypernet(
+            num_samples=5,
+            likelihood_samples=1,
+            divergence="nearest_neighbour",
+            hidden=(16, 32, 64),
+            spread=0.0,
+            noise_shared=True,
+        ),
+        _FORTY_STEPS,
+        learning_rate=0.02,
+    ),
+    "nuts": _row(Nuts(), _FORTY_STEPS),
+}
+STUDIES = (
+    Study(
+        name="toy",
+        title="Toy regression",
+        presets={"corrected": _CORRECTED, "legacy": _LEGACY},
+    ),
+)

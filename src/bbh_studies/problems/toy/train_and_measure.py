@@ -1,0 +1,154 @@
+"""One run of the toy study: train and measure, or look the reference up, and record."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import bbh
+from bbh.predictive import RegressionPredictive
+from bbh.priors import Normal
+from bbh.samples import Params
+from bbh.training.display import Display
+from bbh.training.history import History
+from bbh_studies.problems.toy.data import ToyData, load_toy
+from bbh_studies.problems.toy.measures import distances, figure_arrays, measure
+from bbh_studies.problems.toy.reference import Reference, read_reference, sample_reference
+from bbh_studies.problems.toy.study import Toy, toy_network
+from bbh_studies.record import Record
+from bbh_studies.run.leftovers import leave_behind
+from bbh_studies.run.run import Run
+from bbh_studies.run.train import peak_memory, train
+from bbh_studies.settings.methods import Nuts
+
+LONGEST_HISTORY = 200
+# Pieces that fit a processor's cache are four times faster than gigabytes at once.
+_MEMORY_LIMIT = 64 * 2**20
+
+
+class FullBatches:
+    """All training data, several times: one optimiser step each, together one epoch."""
+
+    def __init__(self, inputs: Tensor, targets: Tensor, steps: int):
+        self.inputs = inputs
+        self.targets = targets
+        self.steps = steps
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for _ in range(self.steps):
+            yield self.inputs, self.targets
+
+
+def train_and_measure(
+    run: Run,
+    *,
+    device: str = "auto",
+    resume: bool = False,
+    progress: bool | Display = True,
+) -> Record:
+    """Trains and measures one posterior, or looks the reference up, and writes its record.
+
+    With ``resume`` an interrupted run goes on from its checkpoint.
+    """
+    method, problem = run.config.method, _toy(run)
+    data = load_toy(problem.noise_scale)
+    if isinstance(method, Nuts):
+        return _record_reference(run, method, data)
+    trained = train(
+        run,
+        data.train_inputs,
+        data.train_targets,
+        partial(FullBatches, steps=problem.steps_per_epoch),
+        device=device,
+        resume=resume,
+        progress=progress,
+    )
+    leave_behind(run, trained.posterior, data.grid)
+    predictive = _predict(trained.posterior, data, problem.prediction_samples)
+    prior_scale = run.config.prior.prior_scale
+    reference = read_reference(problem.noise_scale, prior_scale)
+    found = measure(predictive, data) | trained.effort
+    if reference is not None:
+        exact = _predict_reference(reference, data, prior_scale)
+        found |= distances(predictive, exact, data)
+    return _write(run, data, predictive, found, _thinned(trained.history))
+
+
+def _toy(run: Run) -> Toy:
+    problem = run.config.problem
+    assert isinstance(problem, Toy)
+    return problem
+
+
+def _record_reference(run: Run, method: Nuts, data: ToyData) -> Record:
+    prior_scale = run.config.prior.prior_scale
+    reference = None
+    if not method.refresh_reference:
+        reference = read_reference(data.noise_scale, prior_scale)
+    reference = reference or sample_reference(data, prior_scale)
+    predictive = _predict_reference(reference, data, prior_scale)
+    about, settings = reference.about, reference.about["settings"]
+    steps = settings["chains"] * (settings["warmup"] + settings["draws"] * settings["thin"])
+    # One half of the chains against the other: what is left of the distance between equals.
+    middle = len(predictive.locs) // 2
+    halves = [_slice(predictive, slice(middle)), _slice(predictive, slice(middle, None))]
+    found = measure(predictive, data) | distances(halves[0], halves[1], data)
+    found |= {
+        "r_hat": about["r_hat"],
+        "effective_samples": about["effective_samples"],
+        "divergences": float(about["divergences"]),
+        "seconds": about["seconds"],
+        "steps_per_second": steps / about["seconds"],
+        "parameters": float(sum(one[0].numel() for one in reference.samples.values())),
+    }
+    found |= peak_memory(torch.device("cpu"))
+    return _write(run, data, predictive, found, [])
+
+
+def _predict_reference(
+    reference: Reference, data: ToyData, prior_scale: float
+) -> RegressionPredictive:
+    likelihood = bbh.likelihoods.Gaussian(data.noise_scale)
+    # Any posterior of the network evaluates weights that it is given.
+    posterior = bbh.methods.maximum_a_posteriori(toy_network(), likelihood, Normal(prior_scale))
+    return _predict(posterior, data, samples=reference.samples)
+
+
+def _write(
+    run: Run,
+    data: ToyData,
+    predictive: RegressionPredictive,
+    found: dict[str, float],
+    history: list[dict[str, Any]],
+) -> Record:
+    record = Record.of(run, metrics=found, history=history, data={"toy": data.fingerprint})
+    record.write(run.folder, figure_arrays(predictive, data))
+    return record
+
+
+def _thinned(history: History) -> list[dict[str, Any]]:
+    stride = -(-len(history) // LONGEST_HISTORY)
+    return history.to_dicts()[(len(history) - 1) % stride :: stride]
+
+
+def _predict(
+    posterior: bbh.Posterior[Any],
+    data: ToyData,
+    num_samples: int = 1,
+    samples: Params | None = None,
+) -> RegressionPredictive:
+    """Predicts grid and fresh data in one go, so that both see the same functions."""
+    everywhere = torch.cat([data.grid, data.test_inputs, data.outer_inputs])
+    return bbh.predict(
+        posterior, everywhere, num_samples, samples=samples, memory_limit=_MEMORY_LIMIT
+    )
+
+
+def _slice(predictive: RegressionPredictive, draws: slice) -> RegressionPredictive:
+    locs, scales = predictive.locs[draws], predictive.scales[draws]
+    return RegressionPredictive(locs.mean(0), len(locs), locs, scales)

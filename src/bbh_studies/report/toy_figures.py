@@ -1,0 +1,53 @@
+"""Panels of the toy regression: what each method believes about x³."""
+
+from typing import Any
+
+import numpy as np
+
+from bbh_studies.columns import METRICS
+from bbh_studies.report import drawing
+from bbh_studies.report.collect import Group, Runs
+from bbh_studies.report.drawing import Style
+from bbh_studies.report.figures import Picture, with_arrays
+
+_NEEDED = ("grid", "mean", "std")
+# The paper cuts at ±100; where a posterior is wide outside the data, more is needed to see it.
+_LIMITS = {"legacy": 100.0}
+_LIMIT = 250.0
+
+
+def panels(group: Group) -> list[Picture]:
+    """One panel per row with functions on a grid."""
+    with drawing.figure_style():
+        drawn = [one for one in with_arrays(group, *_NEEDED) if one[2]["grid"].ndim == 1]
+        return [_panel(runs, style, arrays, group.preset) for runs, style, arrays in drawn]
+
+
+def _panel(runs: Runs, style: Style, arrays: dict[str, np.ndarray], preset: str) -> Picture:
+    limit = _LIMITS.get(preset, _LIMIT)
+    values = runs.first.record.metrics
+    shown = [
+        f"{METRICS[name].title} {METRICS[name].format(values[name])}"
+        for name in ("rmse", "distance_to_nuts")
+        if name in values
+    ]
+    title = "\n".join([runs.label, *([", ".join(shown)] if shown else [])])
+    figure, axes = drawing.new_axes(3.6, 3.1, title=title, xlabel="x", ylabel="y")
+    kept = drawing.thin(np.arange(len(arrays["grid"])))
+    curve = {name: np.asarray(arrays[name], dtype=float)[kept] for name in _NEEDED}
+    grid, mean, std = curve["grid"], curve["mean"], curve["std"]
+    for width, alpha in ((1, 0.3), (2, 0.2), (3, 0.1)):
+        band: dict[str, Any] = {"color": style.colour, "alpha": alpha, "linewidth": 0}
+        axes.fill_between(grid, mean - width * std, mean + width * std, **band)
+    axes.plot(grid, mean, color=style.colour)
+    if "truth" in arrays:
+        axes.plot(grid, np.asarray(arrays["truth"], dtype=float)[kept], "--", color="#444444")
+    if {"train_x", "train_y"} <= arrays.keys():
+        axes.plot(arrays["train_x"].ravel(), arrays["train_y"].ravel(), "k.", markersize=5)
+    axes.set(ylim=(-limit, limit), xlim=(grid[0], grid[-1]))
+    return Picture(
+        drawing.svg_uri(figure),
+        "",
+        f"{runs.label} on the toy regression: mean, bands of one, two and three standard "
+        f"deviations, the true curve and the data. {', '.join(shown)}",
+    )

@@ -1,0 +1,1 @@
+"""From a command to records: plan the runs, train each, and leave its record behind."""

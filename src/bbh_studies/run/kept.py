@@ -1,0 +1,65 @@
+"""Posteriors that an earlier run kept, so that what is attacked need not be trained again."""
+
+import logging
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import bbh
+from bbh_studies.record import FILE_NAME, Record
+from bbh_studies.run.leftovers import POSTERIOR_NAME, open_posterior
+from bbh_studies.run.run import Run
+from bbh_studies.settings.config import differences
+
+logger = logging.getLogger("bbh")
+# The posterior is the same whatever this is.
+_AFTER_TRAINING = ("prediction_samples",)
+
+
+class Kept(NamedTuple):
+    """What an earlier run left behind."""
+
+    posterior: bbh.Posterior[Any]
+    history: list[dict[str, Any]]
+
+
+def kept_folder(run: Run) -> Path | None:
+    """Folder of the run with the same posterior, if one was kept there; data are not compared.
+
+    That is a run of the attacked study with ``--keep-posterior`` and otherwise the same options.
+    """
+    study = run.study.attacked
+    if study is None:
+        return None
+    folder = run.folder.parents[2] / study.name / run.preset / run.folder.name
+    if not all((folder / name).exists() for name in (POSTERIOR_NAME, FILE_NAME)):
+        return None
+    then = study.restored(Record.read(folder / FILE_NAME).config)
+    for name, (before, now) in differences(then.flat, run.config.flat).items():
+        if name not in _AFTER_TRAINING:
+            logger.warning(
+                "%s keeps a posterior with %s=%s, not %s: one is trained.",
+                folder,
+                name,
+                before,
+                now,
+            )
+            return None
+    return folder
+
+
+def open_kept(run: Run, data: dict[str, str]) -> Kept | None:
+    """The posterior of such a run on the same data, on the CPU; None where there is none.
+
+    Args:
+        run: What needs a posterior.
+        data: Names and fingerprints, as its record will have them.
+    """
+    folder = kept_folder(run)
+    if folder is None:
+        return None
+    record = Record.read(folder / FILE_NAME)
+    if record.data != data:
+        logger.warning("%s keeps a posterior of other data: one is trained.", folder)
+        return None
+    posterior, _ = open_posterior(folder, functions=False)
+    return Kept(posterior, record.history)

@@ -1,0 +1,134 @@
+"""Which runs a command asks for, with every setting checked before the first one starts."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from bbh_studies.problems.study import Rows, Study
+from bbh_studies.record import FILE_NAME, Record
+from bbh_studies.run.leftovers import INSPECTION_NAME, POSTERIOR_NAME
+from bbh_studies.run.run import Run
+from bbh_studies.settings.config import Config, differences
+from bbh_studies.settings.methods import METHODS
+from bbh_studies.settings.words import ConfigError
+from bbh_studies.studies import STUDIES, find_study
+
+DEVICES = ("auto", "cpu", "cuda")
+
+
+def plan(
+    study: str,
+    *,
+    variants: Sequence[str] = (),
+    preset: str | None = None,
+    seeds: Sequence[int] = (0,),
+    epochs: int | None = None,
+    settings: Sequence[str] = (),
+    out: Path = Path("runs"),
+    keep_posterior: bool = False,
+    inspect: bool = False,
+) -> list[Run]:
+    """The runs a command asks for.
+
+    Args:
+        study: Its name.
+        variants: Rows of its table; empty for all.
+        preset: Where configurations start; None takes the study's first.
+        seeds: One run each.
+        epochs: Passes over the data; annealing keeps its share of them.
+        settings: ``key=value``, applied last, to the rows that have such a setting.
+        out: Folders of the runs go below.
+        keep_posterior: See ``Run``.
+        inspect: See ``Run``.
+    """
+    chosen = find_study(study)
+    preset = preset or chosen.preset_names[0]
+    names = dict.fromkeys(variants or chosen.rows(preset))
+    rows = {name: chosen.row(name, preset) for name in names}
+    _check_settings(settings, chosen, rows)
+    runs: list[Run] = []
+    for variant, start in rows.items():
+        config = _configured(start, epochs, settings)
+        if keep_posterior and config.method.unstorable:
+            raise ConfigError(
+                f"--keep-posterior: {variant} of preset {preset} has {config.method.unstorable}, "
+                "which no file can describe. Use --inspect, or leave that row out."
+            )
+        for seed in dict.fromkeys(seeds):
+            folder = out / study / preset / f"{variant}-{seed}"
+            runs.append(Run(chosen, variant, preset, seed, config, folder, keep_posterior, inspect))
+    return runs
+
+
+def check_before(runs: Sequence[Run], device: str, resume: bool) -> None:
+    """Raises before the first run starts if there is no such device, or other runs are there."""
+    if device not in DEVICES:
+        raise ConfigError(f"--device {device}: choose one of {', '.join(DEVICES)}.")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("--device cuda: PyTorch finds no such device here. Use --device cpu.")
+    if resume:
+        for run in runs:
+            if (run.folder / FILE_NAME).exists():
+                _check_same_settings(run)
+                _check_nothing_missing(run)
+
+
+def _configured(config: Config, epochs: int | None, settings: Sequence[str]) -> Config:
+    if epochs is not None:
+        config = replace(config, training=config.training.with_epochs(epochs))
+    known = config.names
+    config = config.with_words(one for one in settings if one.partition("=")[0] in known)
+    config.check()
+    return config
+
+
+def _check_settings(settings: Sequence[str], study: Study, rows: Rows) -> None:
+    """Raises for a setting that none of the rows has."""
+    for setting in settings:
+        name, equals, _ = setting.partition("=")
+        if equals and any(name in config.names for config in rows.values()):
+            continue
+        if equals and (owners := _owners(name)):
+            raise ConfigError(
+                f"--set {setting}: {', '.join(rows)} of {study.name} would ignore it. It is a "
+                f"setting of {', '.join(owners)}."
+            )
+        known = sorted({one for config in rows.values() for one in config.names})
+        raise ConfigError(f"--set {setting}: write key=value with one of {', '.join(known)}.")
+
+
+def _owners(name: str) -> list[str]:
+    """The methods that have a setting, or else the studies that do."""
+    methods = [word for word, method in METHODS.items() if name in vars(method())]
+    return methods or [
+        study.name
+        for study in STUDIES.values()
+        if any(name in config.names for config in study.rows().values())
+    ]
+
+
+def _check_same_settings(run: Run) -> None:
+    """A finished run is kept only if it is the one that is asked for."""
+    path = run.folder / FILE_NAME
+    then = run.study.restored(Record.read(path).config)
+    for name, (before, now) in differences(then.flat, run.config.flat).items():
+        raise ConfigError(
+            f"{path} is of a run with {name}={before}, not {now}. Choose another --out, or leave "
+            "out --resume to replace it."
+        )
+
+
+def _check_nothing_missing(run: Run) -> None:
+    """A finished run is not trained again for what it did not leave behind."""
+    if run.keep_posterior and not (run.folder / POSTERIOR_NAME).exists():
+        raise ConfigError(
+            f"{run.folder} is finished and kept no posterior: leave out --resume to train it again."
+        )
+    looked_at = (run.folder / INSPECTION_NAME).exists()
+    if run.inspect and run.config.method.can_be_inspected and not looked_at:
+        raise ConfigError(
+            f"{run.folder} is finished and was not inspected: leave out --resume to train it "
+            "again, or use `bbh inspect` if it kept its posterior."
+        )

@@ -1,0 +1,1 @@
+"""The settings of a run, in groups that know how to build what they describe."""

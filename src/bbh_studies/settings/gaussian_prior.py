@@ -1,0 +1,47 @@
+"""What is believed of weights before any data: settings that every method has."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import nn
+
+from bbh.network import fan_in, select_bayesian, trainable_parameters
+from bbh.priors import Normal, PerLayer, Prior
+from bbh.samples import Shapes
+from bbh_studies.settings.words import check_word
+
+
+@dataclass(frozen=True)
+class GaussianPrior:
+    """Which parameters are Bayesian, and what is believed of them beforehand.
+
+    Attributes:
+        prior: normal, the same for all weights, or fan_in: narrower by √fan-in.
+        prior_scale: Standard deviation.
+        bayesian: Names of parameters or modules, or glob patterns; by default all parameters but
+            those of normalisation layers. Ignored where ``penalised`` names a part.
+    """
+
+    prior: str = "normal"
+    prior_scale: float = 1.0
+    bayesian: tuple[str, ...] = ()
+
+    def check(self) -> None:
+        """Raises if there is no such prior."""
+        check_word("prior", self.prior, ("normal", "fan_in"))
+
+    def make(self, make_network: Callable[[], nn.Module]) -> Prior:
+        """The prior itself; with ``fan_in`` its width depends on the network's layers."""
+        if self.prior == "normal":
+            return Normal(self.prior_scale)
+        shapes = self.shapes(make_network())
+        return PerLayer(
+            {name: Normal(self.prior_scale / math.sqrt(fan_in(name, shapes))) for name in shapes}
+        )
+
+    def shapes(self, network: nn.Module) -> Shapes:
+        """The parameters that get a distribution, with their shapes."""
+        parameters = trainable_parameters(network)
+        chosen = select_bayesian(network, self.bayesian or None)
+        return {name: parameters[name].shape for name in chosen}

@@ -1,0 +1,143 @@
+"""What the authors' code does and their paper does not say, for the ``legacy`` presets.
+
+Differences that remain. Members of an ensemble share their batches here, where theirs draw batches
+of their own; a flow's multipliers are drawn once per weight draw, not once per example. On CIFAR5
+perturbations are in pixels, where theirs are in each image's own standard deviations, and batches
+whose statistics enter a prediction are as large as memory allows, where theirs have 1,000 images.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+import bbh
+from bbh.likelihoods import Likelihood
+from bbh.methods import MultiplicativeFlow, Particles, Product
+from bbh.network import select_bayesian, trainable_parameters
+from bbh.priors import Prior
+from bbh.samples import Params
+
+
+def falling_beta(step: float) -> float:
+    """Weight of the KL in the toy notebook: on for four steps, and then off for good.
+
+    >>> [falling_beta(step) for step in range(5)]
+    [1.0, 1.0, 1.0, 0.5, 0.0]
+    """
+    return min(1.0, max(0.0, 10 / (step + 1) - 2))
+
+
+class TensorFlowRMSprop(Optimizer):
+    """RMSProp as TensorFlow 1 has it, which is not PyTorch's.
+
+        v ← decay · v + (1 − decay) · g²,  w ← w − lr · g / √(v + ε),  v₀ = 1
+
+    PyTorch starts v at zero and adds ε after the root; from one, the first steps are smaller by
+    a factor that depends on the gradient's size, for about 1/(1 − decay) steps.
+
+    Args:
+        params: What is optimised.
+        lr: Step size.
+        decay: Factor on the running mean square v in every step.
+        eps: ε.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[nn.Parameter],
+        lr: float = 1e-4,
+        decay: float = 0.9,
+        eps: float = 1e-5,
+    ):
+        super().__init__(params, {"lr": lr, "decay": decay, "eps": eps})
+
+    @torch.no_grad()
+    def step(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, closure: Callable[[], float] | None = None
+    ) -> float | None:
+        """One update of every parameter that has a gradient."""
+        loss = None if closure is None else closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._update(parameter, parameter.grad, group)
+        return loss
+
+    def _update(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+        state = self.state[parameter]
+        if not state:
+            state["square"] = torch.ones_like(parameter)
+        square: Tensor = state["square"]
+        square.mul_(group["decay"]).addcmul_(gradient, gradient, value=1 - group["decay"])
+        parameter.addcdiv_(gradient, (square + group["eps"]).sqrt_(), value=-group["lr"])
+
+
+def kernel_names(network: nn.Module) -> list[str]:
+    """Matrices and convolution kernels: what the authors' weight decay is on."""
+    return [name for name, value in network.named_parameters() if value.dim() > 1]
+
+
+def dense_names(network: nn.Module) -> list[str]:
+    """Weights and biases of dense layers: the only ones whose KL the authors' flows pay.
+
+    The KL of the convolutions is filed where their trainer does not look.
+    """
+    return [
+        f"{prefix}.{name}".lstrip(".")
+        for prefix, module in network.named_modules()
+        if isinstance(module, nn.Linear)
+        for name, _ in module.named_parameters()
+    ]
+
+
+def dropout_names(network: nn.Module) -> tuple[str, ...]:
+    """Names of the network's dropout layers."""
+    return tuple(name for name, module in network.named_modules() if isinstance(module, nn.Dropout))
+
+
+def point_estimate(
+    network: nn.Module,
+    likelihood: Likelihood[Any],
+    prior: Prior,
+    *,
+    penalised: Sequence[str],
+) -> bbh.Posterior[Any]:
+    """One weight setting with a prior on some of it; dropout layers of the network stay on."""
+    dropout = dropout_names(network)
+    weights = Particles(
+        {name: value.unsqueeze(0) for name, value in _values(network).items()},
+        penalised=penalised,
+        random_network=bool(dropout),
+    )
+    return bbh.Posterior(network, weights, prior, likelihood, always_on=dropout)
+
+
+def flows(
+    network: nn.Module,
+    likelihood: Likelihood[Any],
+    prior: Prior,
+    *,
+    initial_scale: float,
+    max_scale: float,
+    penalised: Sequence[str],
+) -> bbh.Posterior[Any]:
+    """Multiplicative normalising flows of which only some layers pay for their information."""
+    values, bayesian = _values(network), select_bayesian(network, None)
+    weights = MultiplicativeFlow(
+        {name: values.pop(name) for name in bayesian},
+        initial_scale,
+        max_scale,
+        penalised=penalised,
+    )
+    if not values:
+        return bbh.Posterior(network, weights, prior, likelihood)
+    # What is left are the parameters of normalisation layers.
+    points = Particles({name: v.unsqueeze(0) for name, v in values.items()}, penalised=())
+    return bbh.Posterior(network, Product([weights, points]), prior, likelihood)
+
+
+def _values(network: nn.Module) -> Params:
+    return {name: value.detach().clone() for name, value in trainable_parameters(network).items()}

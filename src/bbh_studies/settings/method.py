@@ -1,0 +1,141 @@
+"""What a method of a study is: settings, and the posterior they describe."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+from torch import nn
+
+import bbh
+from bbh import divergences
+from bbh.divergences.base import check_num_samples
+from bbh.likelihoods import Likelihood
+from bbh.priors import Prior
+from bbh.samples import Shapes
+from bbh_studies.settings.words import choose
+
+_DIVERGENCES: dict[str, Callable[["WithDivergence"], divergences.Divergence]] = {
+    "closed_form": lambda _: divergences.ClosedForm(),
+    "nearest_neighbour": lambda one: divergences.NearestNeighbour(one.prior_samples or None),
+    "joint": lambda one: divergences.JointNearestNeighbour(one.prior_samples or None),
+    "entropy": lambda one: divergences.NearestNeighbourEntropy(one.neighbours),
+    "adversarial": lambda one: divergences.Adversarial(steps=one.critic_steps),
+}
+
+
+class Model(NamedTuple):
+    """What a method is given: the same for all methods of a study.
+
+    Attributes:
+        make_network: Makes a freshly initialised network.
+        likelihood: How targets arise from its outputs.
+        prior: Belief about its weights.
+        bayesian: Which parameters get a distribution; None for the library's choice.
+    """
+
+    make_network: Callable[[], nn.Module]
+    likelihood: Likelihood[Any]
+    prior: Prior
+    bayesian: tuple[str, ...] | None
+
+
+@dataclass(frozen=True)
+class Method(ABC):
+    """A method with its settings, which are its fields.
+
+    Attributes:
+        word: What the command line and records call it.
+        title: What tables call it.
+        is_trained: Whether it is fitted by gradient steps.
+        can_be_inspected: Whether it has a distribution over weights to look at: points and
+            dropout layers of a network have none.
+    """
+
+    word: ClassVar[str]
+    title: ClassVar[str]
+    is_trained: ClassVar[bool] = True
+    can_be_inspected: ClassVar[bool] = True
+
+    @abstractmethod
+    def build(self, model: Model) -> bbh.Posterior[Any]:
+        """The posterior, not trained yet."""
+
+    def check(self) -> None:  # noqa: B027 - most methods accept all values
+        """Raises if a setting has a value that cannot work."""
+
+    def num_parameters(self, model: Model, shapes: Shapes) -> int:
+        """Numbers that training adjusts.
+
+        Args:
+            model: What the posterior would be built for.
+            shapes: Its Bayesian parameters.
+        """
+        return count(self.build(model))
+
+    @property
+    def layer_dropout(self) -> float | None:
+        """Rate of dropout layers that the network itself needs; None for no such layers."""
+        return None
+
+    @property
+    def warm_epochs(self) -> int:
+        """Epochs of MAP training before the method starts around the weights found."""
+        return 0
+
+    @property
+    def likelihood_draws(self) -> int | None:
+        """Weight draws of a training step that see the batch; None for all."""
+        return None
+
+    @property
+    def unstorable(self) -> str:
+        """The setting, if any, for which a file could not describe the posterior."""
+        return ""
+
+
+@dataclass(frozen=True)
+class WithDivergence(Method):
+    """Methods whose complexity is a divergence, estimated from draws or in closed form.
+
+    Attributes:
+        warm_start_epochs: First train MAP weights for this many epochs, and start around them; 0
+            starts from a fresh network.
+        num_samples: Weight draws per training step.
+        likelihood_samples: How many of them enter the likelihood; 0 for all.
+        divergence: closed_form, nearest_neighbour, joint, entropy or adversarial.
+        prior_samples: Prior draws per step for the nearest-neighbour ones; 0 for num_samples.
+        neighbours: k of the entropy estimate.
+        critic_steps: Steps of the adversarial divergence's critic per training step.
+    """
+
+    warm_start_epochs: int = 0
+    num_samples: int = 1
+    likelihood_samples: int = 0
+    divergence: str = "closed_form"
+    prior_samples: int = 0
+    neighbours: int = 3
+    critic_steps: int = 5
+
+    def check(self) -> None:
+        """Raises for an unknown divergence, or one that needs more draws."""
+        check_num_samples(self.make_divergence(), self.num_samples)
+
+    def make_divergence(self) -> divergences.Divergence:
+        """The divergence by its name."""
+        return choose("divergence", self.divergence, _DIVERGENCES)(self)
+
+    @property
+    def warm_epochs(self) -> int:
+        """The setting ``warm_start_epochs``."""
+        return self.warm_start_epochs
+
+    @property
+    def likelihood_draws(self) -> int | None:
+        """The setting ``likelihood_samples``, where 0 means all."""
+        return self.likelihood_samples or None
+
+
+def count(module: nn.Module) -> int:
+    """Numbers in a module's parameters."""
+    return sum(parameter.numel() for parameter in module.parameters())

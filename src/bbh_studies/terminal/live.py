@@ -1,0 +1,159 @@
+"""Progress of a whole study: which run, how far, and the time left for all of them."""
+
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Column
+
+from bbh.training.history import EpochRecord
+from bbh_studies.run.run import Run
+from bbh_studies.terminal.time_left import TimeLeft, duration
+
+# Eyes need no more than five pictures a second, and a log file no more than a line a minute.
+_REFRESH_SECONDS = 0.2
+_LINE_SECONDS = 60.0
+
+
+class StudyProgress:
+    """Two moving lines on a terminal, plain lines elsewhere; ``fit`` shows its steps on them.
+
+    Args:
+        runs: All runs of the command, in their order.
+        console: Where to show it.
+        clock: The time in seconds.
+    """
+
+    def __init__(
+        self,
+        runs: Sequence[Run],
+        console: Console,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self._runs = list(runs)
+        self._each = [run.steps_per_epoch for run in runs]
+        self._console = console
+        self._clock = clock
+        self._left = TimeLeft(
+            [
+                (run.variant, each * run.config.all_epochs)
+                for run, each in zip(runs, self._each, strict=True)
+            ]
+        )
+        self._index = -1
+        self._begun = self._shown = 0.0
+        # When and after how many steps the current run was first heard of: a resumed one does
+        # not start at zero, and setting it up is not a step.
+        self._first: tuple[float, int] | None = None
+        self._done = 0
+        self._bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=12),
+            TextColumn("{task.fields[state]}"),
+            # Takes the room the others leave: in a narrow terminal it is cut, not they.
+            TextColumn(
+                "{task.fields[terms]}",
+                table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"),
+            ),
+            console=console,
+            expand=True,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._study_line, self._run_line = (
+            self._bars.add_task("", total=total, visible=False, state="", terms="")
+            for total in (len(self._runs), 1)
+        )
+
+    def __enter__(self) -> "StudyProgress":
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._bars.stop()
+
+    def begin(self) -> None:
+        """The next run starts."""
+        self._index += 1
+        self._begun = self._shown = self._clock()
+        self._first, self._done = None, 0
+        self._refresh("", "starting")
+
+    def end(self, text: str, *, trained: bool) -> None:
+        """The current run is over; ``text`` says how it went."""
+        seconds = self._clock() - self._begun
+        steps = self._done - self._first[1] if trained and self._first else 0
+        self._left.finished(seconds, steps)
+        line = f"{self._where()}: {text}"
+        left = self._left.seconds(0, None)
+        if not self._console.is_terminal and left:
+            line += f"; {duration(left)} left"
+        self.note(line)
+
+    def step(self, epoch: int, step: int, terms: dict[str, float]) -> None:
+        """Called by ``fit`` after training steps."""
+        self._done = epoch * self._each[self._index] + step + 1
+        now = self._clock()
+        self._first = self._first or (now, self._done)
+        seconds = _REFRESH_SECONDS if self._console.is_terminal else _LINE_SECONDS
+        if now - self._shown < seconds:
+            return
+        self._shown = now
+        state = f"epoch {epoch + 1}/{self._runs[self._index].config.all_epochs}"
+        text = (
+            f"loss {terms['total']:.3g} · nll {terms['nll']:.3g} · "
+            f"complexity {terms['complexity']:,.0f}"
+        )
+        self._refresh(text, state)
+
+    def epoch(self, record: EpochRecord) -> None:
+        """Called by ``fit`` after every epoch."""
+        epochs = self._runs[self._index].config.all_epochs
+        self._done = record.epoch * self._each[self._index]
+        if record.epoch == epochs:
+            self._refresh("", "measuring")
+
+    def note(self, text: str) -> None:
+        """A line that stays."""
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def _refresh(self, text: str, state: str) -> None:
+        run = self._runs[self._index]
+        left = self._time_left()
+        if not self._console.is_terminal:
+            if text:
+                self.note(f"{self._where()}: {state}, {text}; {duration(left)} left")
+            return
+        total = max(1, self._each[self._index] * run.config.all_epochs)
+        self._bars.update(
+            self._study_line,
+            description=f"{run.study.name}, run {self._index + 1}/{len(self._runs)}",
+            completed=self._index + self._done / total,
+            state="" if left is None else f"{duration(left)} left",
+            visible=True,
+        )
+        self._bars.update(
+            self._run_line,
+            description=run.title,
+            total=total,
+            completed=self._done,
+            state=state,
+            terms=text,
+            visible=True,
+        )
+
+    def _where(self) -> str:
+        run = self._runs[self._index]
+        return f"{run.study.name} {self._index + 1}/{len(self._runs)} {run.title}"
+
+    def _time_left(self) -> float | None:
+        when, done = self._first or (0.0, self._done)
+        taken = self._done - done
+        return self._left.seconds(self._done, (self._clock() - when) / taken if taken else None)
