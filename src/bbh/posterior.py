@@ -1,7 +1,7 @@
 """Posterior = network × weight distribution × prior × likelihood."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, cast
 
@@ -110,9 +110,7 @@ class Posterior(nn.Module, Generic[P]):
         self.padding = TensorTable(padding_rows(network, weights.shapes), trainable=False)
         # Hidden from nn.Module: a template has no values to move, count or save.
         self.__dict__["_call"] = Call(template(network), forward or call_network)
-        self.runnable = Runnable(
-            self._outputs_of_one, self.network, weights.shapes, self.statistics
-        )
+        self.runnable = Runnable(self._prepare, self.network, weights.shapes, self.statistics)
         # What was put into eval() by hand (a frozen feature extractor, say) stays in it.
         self._always_off = [
             name
@@ -188,15 +186,22 @@ class Posterior(nn.Module, Generic[P]):
             f"prior={self.prior}"
         )
 
-    def _outputs_of_one(self, inputs: Inputs, draw: Params) -> Tensor:
-        for name, row in self.padding().items():
-            index = cast(int, self.network.get_submodule(name.rpartition(".")[0]).padding_idx)
-            table = draw[name]
-            # Joined from pieces: an index tensor would be copied from the host for every draw.
-            kept = torch.cat([table[:index], row.unsqueeze(0), table[index + 1 :]])
-            draw = draw | {name: kept}
-        values = {f"network.{name}": value for name, value in (self.constants() | draw).items()}
-        return functional_call(self._call, values, (inputs,), strict=True)
+    def _prepare(self) -> Callable[[Inputs, Params], Tensor]:
+        """The network as a function of inputs and one weight setting."""
+        constants = {f"network.{name}": value for name, value in self.constants().items()}
+        padding = self.padding()
+
+        def outputs(inputs: Inputs, draw: Params) -> Tensor:
+            values = constants | {f"network.{name}": value for name, value in draw.items()}
+            for name, row in padding.items():
+                index = cast(int, self.network.get_submodule(name.rpartition(".")[0]).padding_idx)
+                table = draw[name]
+                # Joined from pieces: an index tensor would be copied from the host for every draw.
+                kept = torch.cat([table[:index], row.unsqueeze(0), table[index + 1 :]])
+                values[f"network.{name}"] = kept
+            return functional_call(self._call, values, (inputs,), strict=True)
+
+        return outputs
 
 
 def check_parts(likelihood: object, prior: object) -> None:

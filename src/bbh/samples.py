@@ -4,7 +4,7 @@ Nothing in the library writes weights into a network; they are passed to it.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
 
 import torch
 from jaxtyping import Float
@@ -131,6 +131,15 @@ class Samples(Mapping[str, Tensor]):
     def __len__(self) -> int:
         return len(self._tensors)
 
+    # The mapping's own would ask for every tensor by name, many times in a training step.
+    def items(self) -> ItemsView[str, Tensor]:
+        """Names and tensors."""
+        return self._tensors.items()
+
+    def values(self) -> ValuesView[Tensor]:
+        """The tensors."""
+        return self._tensors.values()
+
     def __repr__(self) -> str:
         shapes = ", ".join(f"{name}: {list(value.shape)}" for name, value in self.items())
         return f"Samples({shapes})"
@@ -204,6 +213,11 @@ def unflatten(matrix: Float[Tensor, "S D"], shapes: Shapes) -> Params:
         name: piece.unflatten(1, shape) if len(shape) else piece.squeeze(1)
         for (name, shape), piece in zip(shapes.items(), pieces, strict=True)
     }
+
+
+def unflatten_parts(parts: Iterable[tuple[Float[Tensor, "S _"], Shapes]]) -> Params:
+    """The same for several matrices, each with the shapes of its own tensors."""
+    return {name: value for part in parts for name, value in unflatten(*part).items()}
 
 
 def as_vector(values: Mapping[str, Tensor]) -> Float[Tensor, " D"]:

@@ -9,12 +9,15 @@ from bbh.batches import Inputs
 from bbh.per_example import PerExampleWeight
 from bbh.samples import Params, Samples
 
+Call = Callable[[Inputs, Params], Tensor]
+
 
 class Runnable:
     """A network that takes its weights as an argument.
 
     Args:
-        call: Its outputs for one weight setting.
+        prepare: Makes the function from inputs and one weight setting to outputs; it serves all
+            draws of a pass.
         network: Its layers tell what to expect of it.
         weights: Names of what is drawn, as opposed to buffers that may come along with a draw.
         buffers: Gives the network's own buffers, which a pass may write to.
@@ -27,12 +30,12 @@ class Runnable:
 
     def __init__(
         self,
-        call: Callable[[Inputs, Params], Tensor],
+        prepare: Callable[[], Call],
         network: nn.Module,
         weights: Collection[str],
         buffers: Callable[[], list[Tensor]],
     ):
-        self.call = call
+        self.prepare = prepare
         self.network = network
         self.weights = weights
         self.buffers = buffers
@@ -55,14 +58,15 @@ class Runnable:
         16 bytes, without asking: such weights are copied. A network's buffers stay views, since
         what is written to them must stay.
         """
-        return [
-            {name: self._aligned(name, value) for name, value in one.items()}
-            for one in samples.apart()
-        ]
+        each = samples.apart()
+        if not next(iter(samples.values())).is_cuda:
+            return each
+        return [{name: self._aligned(name, value) for name, value in one.items()} for one in each]
 
     def _aligned(self, name: str, value: Tensor) -> Tensor:
-        free = value.is_cuda and name in self.weights and not isinstance(value, PerExampleWeight)
-        return value.clone() if free and value.data_ptr() % 16 else value
+        if name not in self.weights or isinstance(value, PerExampleWeight):
+            return value
+        return value.clone() if value.data_ptr() % 16 else value
 
 
 class Execution(ABC):

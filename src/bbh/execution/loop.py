@@ -34,9 +34,10 @@ class Loop(Execution):
 def _one_by_one(
     network: Runnable, inputs: Inputs, samples: Samples, inputs_per_draw: bool
 ) -> Tensor:
+    call = network.prepare()
     return torch.stack(
         [
-            network.call(inputs[index] if inputs_per_draw else inputs, setting)
+            call(inputs[index] if inputs_per_draw else inputs, setting)
             for index, setting in enumerate(network.settings(samples))
         ]
     )

@@ -26,6 +26,7 @@ class Streams(Execution):
         here = torch.cuda.current_stream()
         outputs: list[Tensor] = []
         streams: list[torch.cuda.Stream] = []
+        call = network.prepare()
         for index, setting in enumerate(network.settings(samples)):
             own = inputs[index] if inputs_per_draw else inputs
             stream = torch.cuda.Stream()
@@ -34,7 +35,7 @@ class Streams(Execution):
                 if isinstance(value, Tensor):
                     value.record_stream(stream)  # freed no earlier than this draw is done with it
             with torch.cuda.stream(stream):
-                outputs.append(network.call(own, setting))
+                outputs.append(call(own, setting))
             streams.append(stream)
         for stream, output in zip(streams, outputs, strict=True):
             here.wait_stream(stream)

@@ -26,7 +26,7 @@ class Vmap(Execution):
                 "execution=Vmap() in training, or use sampling=Sampling.WEIGHTS."
             )
         batched = vmap(
-            network.call,
+            network.prepare(),
             in_dims=(0 if inputs_per_draw else None, 0),
             randomness="different",
             chunk_size=self.chunk_size,

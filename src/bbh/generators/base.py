@@ -21,7 +21,7 @@ from bbh.generators.hypernetwork import (
 from bbh.generators.initialization import FromNetwork, Initialization
 from bbh.network import fan_in
 from bbh.noise import GaussianNoise
-from bbh.samples import Params, Shapes, size, unflatten
+from bbh.samples import Params, Shapes, size, unflatten_parts
 
 logger = logging.getLogger("bbh")
 
@@ -61,11 +61,8 @@ class Hypernetworks(nn.Module):
             made = outputs_together(hypernetworks, features)
         else:
             made = [one(noise[:, one.head.group]) for one in hypernetworks]
-        samples: Params = {}
-        for one, weights in zip(hypernetworks, made, strict=True):
-            shapes = {name: self.shapes[name] for name in one.head.names}
-            samples |= unflatten(weights, shapes)
-        return samples
+        shapes = [{name: self.shapes[name] for name in one.head.names} for one in hypernetworks]
+        return unflatten_parts(zip(made, shapes, strict=True))
 
     def _all(self) -> list[Hypernetwork]:
         return cast(list[Hypernetwork], list(self.hypernetworks))
