@@ -22,6 +22,7 @@ from bbh_studies.report.tables import build_table
 from bbh_studies.runner import plan
 from bbh_studies.study import attacked_study, study_of
 from studies.report_records import attack_curves, make_record, write_attacks, write_raw
+from terminal import squeezed, unwrapped
 
 METHODS = ("map", "ensemble", "bbb", "dropout", "mnf", "bbh")
 TINY = (
@@ -236,21 +237,19 @@ def test_counts_are_checked_before_anything_runs(setting):
 
 
 def test_help_and_dry_run(data, tmp_path):
-    text = " ".join(runner.invoke(app, ["run", "--help"], env={"COLUMNS": "200"}).output.split())
+    text = unwrapped(runner.invoke(app, ["run", "--help"]).output)
     assert all(study in text for study in STUDIES)
     dry = ["run", "mnist-attacks", "--method", "bbh", "--dry-run", "--out", str(tmp_path)]
     result = runner.invoke(app, dry)
     assert result.exit_code == 0, result.output
-    assert "431,080" in result.output
-    assert "attack_steps=20" in result.output
+    assert "431,080" in unwrapped(result.output)
+    assert "attack_steps=20" in unwrapped(result.output)
     run_tiny(data, tmp_path, "cifar5", "--method", "map", "--keep-posterior")
     words = [word for one in TINY for word in ("--set", one)]
     dry = ["run", "cifar5-attacks", "--method", "map", "--epochs", "1", "--dry-run", *words]
     result = runner.invoke(app, [*dry, "--out", str(tmp_path)])
-    # Without blanks: a long path is broken anywhere.
-    assert f"withtheposteriorof{tmp_path / 'cifar5/corrected/map-0'}" in "".join(
-        result.output.split()
-    )
+    kept = f"with the posterior of {tmp_path / 'cifar5/corrected/map-0'}"
+    assert squeezed(kept) in squeezed(result.output)
 
 
 class TestVerdict:

@@ -51,7 +51,8 @@ class TestRecords:
         assert [record.epoch for record in history[1:]] == [2, 3]
         assert len(list(history)) == len(history) == 3
 
-    def test_progress_bar(self, capsys):
+    def test_progress_bar(self, capsys, monkeypatch):
+        monkeypatch.setenv("COLUMNS", "80")  # a narrow terminal cuts the numbers off
         loader = DataLoader(dataset(), batch_size=4)
         fit(point(), loader, 2, validation_loader=loader, progress=True)
         shown = capsys.readouterr().out
