@@ -292,7 +292,7 @@ def test_runs_side_by_side_are_the_runs_one_by_one(tmp_path):
             Record.read(tmp_path / name / place / "record.json") for name in ("a", "b")
         )
         assert first.metrics["nll"] == pytest.approx(second.metrics["nll"], rel=1e-4)
-        assert "err" in (tmp_path / "b" / place / "log.txt").read_text()
+        assert "err" in (tmp_path / "b" / place / "log.txt").read_text(encoding="utf-8")
 
 
 def test_a_failure_beside_others_names_its_log(tmp_path):

@@ -93,11 +93,16 @@ class TestRun:
 
         page = tmp_path / "report.html"
         write_report([out], page)
-        text = page.with_suffix(".md").read_text()
+        text = page.with_suffix(".md").read_text(encoding="utf-8")
         assert "## CIFAR5: attacks, preset corrected" in text
         assert "- Bayes by Hypernet is " in text
         assert "bbh run cifar5-attacks --preset corrected --method bbh --seed 0" in text
-        assert page.read_text().count("against the size of the attack for MAP, Deep ensemble") == 6
+        assert (
+            page.read_text(encoding="utf-8").count(
+                "against the size of the attack for MAP, Deep ensemble"
+            )
+            == 6
+        )
 
     def test_clean_numbers_are_those_of_the_attacked_study(self, data, tmp_path):
         out, rows = tmp_path / "runs", ("--method", "map", "--keep-posterior")
@@ -189,7 +194,7 @@ class TestRun:
         assert given == [(4, 4), (4, 3), (4, 4)]  # FGSM, PGD, the paper's
         # Functions are compared with these statistics too, so the draws are those that predict.
         (looked_at,) = tmp_path.rglob("inspection.json")
-        assert json.loads(looked_at.read_text())["draws"] == 4
+        assert json.loads(looked_at.read_text(encoding="utf-8"))["draws"] == 4
 
 
 def test_the_same_rows_as_the_attacked_studies():
@@ -312,14 +317,14 @@ class TestReport:
     def test_section(self, tmp_path):
         write_attacks(tmp_path)
         page = write_report([tmp_path], tmp_path / "report.html")
-        text = page.with_suffix(".md").read_text()
+        text = page.with_suffix(".md").read_text(encoding="utf-8")
         section = text[text.index("## MNIST: attacks") : text.index("## CIFAR5: attacks")]
         assert "Bayes by Hypernet is the most robust method under the corrected" in section
         assert "1,000 images are attacked" in section
         assert "up to 1.6 points" in section
         # 0.99 · exp(−0.65 k) for k = 1 to 8 has the mean 0.134, and 0.074 at the middle.
         assert "| MAP | **1.00** | 13.4 | 7.4 | " in section
-        html = page.read_text()
+        html = page.read_text(encoding="utf-8")
         for name in ATTACK_TITLES.values():
             escaped = name.replace("'", "&#39;")
             assert f'alt="{escaped}: accuracy (solid) and entropy / maximum (dashed)' in html

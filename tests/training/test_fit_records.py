@@ -43,7 +43,7 @@ class TestRecords:
         loader = DataLoader(dataset(), batch_size=4)
         history = fit(point(), loader, 3, validation_loader=loader)
         history.save(tmp_path / "history.json")
-        read = json.loads((tmp_path / "history.json").read_text())
+        read = json.loads((tmp_path / "history.json").read_text(encoding="utf-8"))
         assert read == {"best_epoch": None, "epochs": history.to_dicts()}
         assert [record["epoch"] for record in read["epochs"]] == [1, 2, 3]
         assert read["epochs"][1]["validation"]["nll"] == history[1].validation["nll"]
