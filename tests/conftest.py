@@ -35,6 +35,15 @@ def _no_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     monkeypatch.setenv("BBH_CACHE", str(tmp_path_factory.getbasetemp() / "no-cache"))
 
 
+@pytest.fixture(autouse=True)
+def _no_compiler(monkeypatch: pytest.MonkeyPatch):
+    """Large networks give the same numbers with a C++ compiler and without; it takes half a minute.
+
+    Tests of the compiled kernel switch it on.
+    """
+    monkeypatch.setattr("bbh.divergences.neighbours_cpu._WORTH_COMPILING", 2**62)
+
+
 @pytest.fixture
 def data_dir() -> Path:
     """Real data sets, for tests that measure on them."""
@@ -54,7 +63,12 @@ def browser():
         "playwright.sync_api", reason="no Playwright: pip install -e '.[dev]'"
     )
     with playwright.sync_playwright() as driver:
-        # Its own sandbox does not start in most containers, and the pages are ours.
-        started = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        started = driver.chromium.launch(
+            executable_path=chromium,
+            # Its own sandbox does not start in most containers, and the pages are ours.
+            args=["--no-sandbox"],
+            # It opens a socket there, whose path may have 107 characters.
+            env=os.environ | {"TMPDIR": "/tmp"},
+        )
         yield started
         started.close()
