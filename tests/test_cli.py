@@ -27,7 +27,8 @@ def command(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 def test_version_and_help():
     assert runner.invoke(app, ["--version"]).output.startswith("bbh 0.")
-    shown = unwrapped(runner.invoke(app, ["--help"]).output)
+    # A narrow terminal cuts the names of options.
+    shown = unwrapped(runner.invoke(app, ["--help"], env={"COLUMNS": "80"}).output)
     assert all(name in shown for name in ("demo", "run", "report", "data", "--install-completion"))
 
 
