@@ -4,16 +4,22 @@ BIN := .venv/bin
 # One stamp per content of the dependency files: set-up reruns when they change.
 STAMP := .venv/ready-$(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
 
-.PHONY: demo test test-slow setup lint types docs pictures tables bench clean
+# Tests run in a random order; `make test SEED=…` runs them in one that failed.
+ifndef SEED
+SEED := $(shell date +%s)
+endif
+RANDOM_ORDER = --randomly-seed=$(SEED) --hypothesis-seed=$(SEED)
+
+.PHONY: demo test test-slow setup lint types docs dist pictures tables bench clean
 
 demo: setup
 	$(BIN)/bbh demo
 
 test: lint types docs
-	$(BIN)/pytest -n 2 -q
+	$(BIN)/pytest -n 2 -q --dist worksteal $(RANDOM_ORDER)
 
 test-slow: setup
-	$(BIN)/pytest -q -m slow
+	$(BIN)/pytest -q -m slow $(RANDOM_ORDER)
 
 setup: $(STAMP)
 
@@ -31,6 +37,11 @@ types: setup
 
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+# Source archive and wheel in dist/, without a network: the builder is in the environment.
+dist: setup
+	rm -rf dist
+	$(BIN)/hatchling build -d dist
 
 clean:
 	rm -rf .venv .venv-bench site dist

@@ -6,26 +6,34 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+README = ROOT / "README.md"
+PAGES = sorted((ROOT / "docs").glob("*.md"))
 
 
 def blocks(page: Path) -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    return re.findall(
+        r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
+
+
+def run_blocks(page: Path) -> dict[str, object]:
+    """What the names of a page's code stand for at its end."""
+    namespace: dict[str, object] = {"__name__": "documentation"}
+    for block in blocks(page):
+        exec(compile(block, page.name, "exec"), namespace)
+    return namespace
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda p: p.name)
 def test_code_blocks_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    namespace: dict[str, object] = {"__name__": "documentation"}
-    for block in blocks(page):
-        exec(compile(block, f"{page.name}", "exec"), namespace)
+    run_blocks(page)
 
 
 def test_quick_start_learns(tmp_path, monkeypatch):
-    """The README's first block is not only runnable: the posterior it makes is a good one."""
+    """README's blocks are not only runnable: the posterior of the first is a good one."""
     monkeypatch.chdir(tmp_path)
-    namespace: dict[str, object] = {}
-    exec(blocks(ROOT / "README.md")[0], namespace)
+    namespace = run_blocks(README)
     predictive, labels = namespace["predictive"], namespace["labels"]
     wrong = (predictive.mean.argmax(1) != labels[1500:]).float().mean()
     assert wrong < 0.2  # guessing is wrong nine times in ten

@@ -31,8 +31,10 @@ bbh.predict(posterior, torch.zeros(5, 2), 10)
             "import bbh_studies.cli",
             ("lightning_fabric", "sklearn", "matplotlib", "scipy", "torchmetrics"),
         ),
+        # What the command starts with, where the extra may not be installed.
+        ("import bbh_studies.entry", ("bbh", "torch", "rich", "typer")),
     ],
-    ids=["predicting", "command line"],
+    ids=["predicting", "command line", "entry"],
 )
 def test_slow_packages_wait_until_they_are_needed(code, slow):
     code += f"\nimport sys; print([name for name in {slow} if name in sys.modules])"

@@ -1,6 +1,6 @@
 """``python -m bbh_studies``: the command line."""
 
-from bbh_studies.cli import entry_point
+from bbh_studies.entry import main
 
 if __name__ == "__main__":
-    entry_point()
+    main()

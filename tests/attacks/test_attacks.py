@@ -388,10 +388,11 @@ class TestAttack:
     def test_a_sweep_is_the_attack_at_each_size(self, attack: type[Attack], norm: Norm):
         posterior = bbh.methods.bayes_by_backprop(SmallLeNet(), Categorical()).eval()
         inputs, sizes = torch.rand(6, 1, 5, 5), [0.3, 0.0, 0.05]
+        steps = {"steps": 6} if attack is PGD else {}
         with torch.no_grad():
             samples = posterior.sample(5)
         for limit in (2**30, 1):  # all at once, one image and one draw at a time
-            one = attack(norm=norm, memory_limit=limit)
+            one = attack(norm=norm, memory_limit=limit, **steps)
             swept = one.sweep(posterior, inputs, LABELS, sizes, samples=samples)
             assert [attacked.epsilon for attacked in swept] == sizes
             for attacked, size in zip(swept, sizes, strict=True):

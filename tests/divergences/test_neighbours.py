@@ -1,6 +1,7 @@
 """The fused nearest-neighbour sums: Triton's interpreter against sorting in double precision."""
 
 import math
+import tempfile
 
 import pytest
 import torch
@@ -68,7 +69,12 @@ def compiling(monkeypatch):
     """Compiles whatever there is, and forgets afterwards what it found out about compilers."""
     monkeypatch.setattr(neighbours_cpu, "_WORTH_COMPILING", 1)
     neighbours_cpu._compiled.cache_clear()
-    yield monkeypatch
+    # Nothing compiled earlier is taken; and torch cannot compile below a folder with blanks in its
+    # name, which the temporary one may have.
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", folder)
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield monkeypatch
     neighbours_cpu._compiled.cache_clear()
 
 

@@ -24,6 +24,7 @@ from bbh_studies.settings.attack_settings import AttackSettings
 from bbh_studies.studies import STUDIES, find_study
 from studies.report_records import attack_curves, make_record, write_attacks, write_raw
 from studies.tiny_cifar import tiny_words
+from terminal import squeezed, unwrapped
 
 METHODS = ("map", "ensemble", "bbb", "dropout", "mnf", "bbh")
 TINY = (
@@ -94,11 +95,16 @@ class TestRun:
 
         page = tmp_path / "report.html"
         write_report([out], page)
-        text = page.with_suffix(".md").read_text()
+        text = page.with_suffix(".md").read_text(encoding="utf-8")
         assert "## CIFAR5: attacks, preset corrected" in text
         assert "- Bayes by Hypernet is " in text
         assert "bbh run cifar5-attacks --preset corrected --method bbh --seed 0" in text
-        assert page.read_text().count("against the size of the attack for MAP, Deep ensemble") == 6
+        assert (
+            page.read_text(encoding="utf-8").count(
+                "against the size of the attack for MAP, Deep ensemble"
+            )
+            == 6
+        )
 
     def test_clean_numbers_are_those_of_the_attacked_study(self, data, tmp_path):
         out, rows = tmp_path / "runs", ("--method", "map", "--keep-posterior")
@@ -190,7 +196,7 @@ class TestRun:
         assert given == [(4, 4), (4, 3), (4, 4)]  # FGSM, PGD, the paper's
         # Functions are compared with these statistics too, so the draws are those that predict.
         (looked_at,) = tmp_path.rglob("inspection.json")
-        assert json.loads(looked_at.read_text())["draws"] == 4
+        assert json.loads(looked_at.read_text(encoding="utf-8"))["draws"] == 4
 
 
 def test_the_same_rows_as_the_attacked_studies():
@@ -242,21 +248,19 @@ def test_counts_are_checked_before_anything_runs(setting):
 
 
 def test_help_and_dry_run(data, tmp_path):
-    text = " ".join(runner.invoke(app, ["run", "--help"], env={"COLUMNS": "200"}).output.split())
+    text = unwrapped(runner.invoke(app, ["run", "--help"]).output)
     assert all(study in text for study in STUDIES)
     dry = ["run", "mnist-attacks", "--method", "bbh", "--dry-run", "--out", str(tmp_path)]
     result = runner.invoke(app, dry)
     assert result.exit_code == 0, result.output
-    assert "431,080" in result.output
-    assert "attack_steps=20" in result.output
+    assert "431,080" in unwrapped(result.output)
+    assert "attack_steps=20" in unwrapped(result.output)
     run_tiny(data, tmp_path, "cifar5", "--method", "map", "--keep-posterior")
     words = tiny_words("cifar5-attacks", ("--method", "map"), TINY)
     dry = ["run", "cifar5-attacks", "--method", "map", "--epochs", "1", "--dry-run", *words]
     result = runner.invoke(app, [*dry, "--out", str(tmp_path)])
-    # Without blanks: a long path is broken anywhere.
-    assert f"withtheposteriorof{tmp_path / 'cifar5/corrected/map-0'}" in "".join(
-        result.output.split()
-    )
+    kept = f"with the posterior of {tmp_path / 'cifar5/corrected/map-0'}"
+    assert squeezed(kept) in squeezed(result.output)
 
 
 class TestVerdict:
@@ -319,14 +323,14 @@ class TestReport:
     def test_section(self, tmp_path):
         write_attacks(tmp_path)
         page = write_report([tmp_path], tmp_path / "report.html")
-        text = page.with_suffix(".md").read_text()
+        text = page.with_suffix(".md").read_text(encoding="utf-8")
         section = text[text.index("## MNIST: attacks") : text.index("## CIFAR5: attacks")]
         assert "Bayes by Hypernet is the most robust method under the corrected" in section
         assert "1,000 images are attacked" in section
         assert "up to 1.6 points" in section
         # 0.99 · exp(−0.65 k) for k = 1 to 8 has the mean 0.134, and 0.074 at the middle.
         assert "| MAP | **1.00** | 13.4 | 7.4 | " in section
-        html = page.read_text()
+        html = page.read_text(encoding="utf-8")
         for name in ATTACK_TITLES.values():
             escaped = name.replace("'", "&#39;")
             assert f'alt="{escaped}: accuracy (solid) and entropy / maximum (dashed)' in html

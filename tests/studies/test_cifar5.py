@@ -57,10 +57,13 @@ def test_all_methods_from_files_to_a_report(data, tmp_path, preset):
     assert not [name for name in arrays if "rotation" in name]
     page = tmp_path / "report.html"
     assert runner.invoke(app, ["report", str(out), "--out", str(page)]).exit_code == 0
-    text = page.with_suffix(".md").read_text()
+    text = page.with_suffix(".md").read_text(encoding="utf-8")
     assert "Pixels are not the publisher's: a recoded copy" in text
     assert "paper 13.62" in text
-    assert any(f"as {name}" in page.read_text() for name in ("airplane", "cat", "deer", "bird"))
+    assert any(
+        f"as {name}" in page.read_text(encoding="utf-8")
+        for name in ("airplane", "cat", "deer", "bird")
+    )
 
 
 def test_a_small_network_learns_to_tell_stripes_apart(data, tmp_path):

@@ -26,7 +26,7 @@ def files(folder):
 
 
 def numbers(folder):
-    return json.loads((folder / "inspection.json").read_text())
+    return json.loads((folder / "inspection.json").read_text(encoding="utf-8"))
 
 
 def test_a_run_keeps_its_posterior_for_a_look_later(tmp_path):
@@ -133,7 +133,9 @@ def test_what_cannot_be_had_is_said_before_training(tmp_path):
 
 def test_the_report_shows_inspected_runs_side_by_side(tmp_path):
     write_records(tmp_path / "runs")
-    without = write_report([tmp_path / "runs"], tmp_path / "without.html").read_text()
+    without = write_report([tmp_path / "runs"], tmp_path / "without.html").read_text(
+        encoding="utf-8"
+    )
     assert "Posteriors over weights" not in without
     posterior = bbh.methods.bayes_by_backprop(digits_network(), bbh.likelihoods.Categorical())
     looked = bbh.inspect.look(posterior, torch.rand(5, 1, 8, 8), num_samples=50)
@@ -141,7 +143,7 @@ def test_the_report_shows_inspected_runs_side_by_side(tmp_path):
         record = Record.read(path)
         if (record.study, record.seed) == ("mnist", 0) and record.variant in ("mnf", "bbh"):
             looked.save(path.parent / "inspection")
-    page = write_report([tmp_path / "runs"], tmp_path / "with.html").read_text()
+    page = write_report([tmp_path / "runs"], tmp_path / "with.html").read_text(encoding="utf-8")
     section = page[page.index("Posteriors over weights") :]
     order = [
         section.index(f'alt="{what}, {row}."')

@@ -265,7 +265,7 @@ class Page(HTMLParser):
 
 
 def test_page_is_self_contained(report):
-    text = report.read_text()
+    text = report.read_text(encoding="utf-8")
     page = Page(text)
     assert all(address.startswith("data:") for address in page.addresses)
     assert all(link.startswith("#") and link[1:] in page.ids for link in page.links)
@@ -278,8 +278,8 @@ def test_page_is_self_contained(report):
 
 def test_markdown_twin_has_the_same_numbers(report):
     pattern = re.compile(r"\d[\d,.]* ± \d[\d,.]*")
-    page = re.findall(r'<span class="value[^"]*">(.*?)</span>', report.read_text())
-    twin = report.with_suffix(".md").read_text()
+    page = re.findall(r'<span class="value[^"]*">(.*?)</span>', report.read_text(encoding="utf-8"))
+    twin = report.with_suffix(".md").read_text(encoding="utf-8")
     rows = "\n".join(line for line in twin.splitlines() if line.startswith("|"))
     spread = [text for text in page if pattern.fullmatch(text)]
     assert spread
@@ -303,8 +303,8 @@ def test_text_of_records_is_escaped(tmp_path):
     )
     record.write(tmp_path / "runs")
     page = write_report([tmp_path], tmp_path / "report.html")
-    twin = page.with_suffix(".md").read_text()
-    assert "script" not in Page(page.read_text()).tags
+    twin = page.with_suffix(".md").read_text(encoding="utf-8")
+    assert "script" not in Page(page.read_text(encoding="utf-8")).tags
     # Within code Markdown knows no HTML.
     assert "<script>" not in re.sub(r"`[^`]*`", "", twin.replace("\\`", ""))
 
@@ -314,7 +314,7 @@ def test_missing_arrays_and_metrics_leave_things_out(tmp_path):
     make_record("bbh", metrics={"nll": 0.1, "new_one": 3.0}).write(
         tmp_path / "b", {"entropy": np.zeros(3), "rotation_three_images": np.zeros((2, 28, 28))}
     )
-    text = write_report([tmp_path], tmp_path / "report.html").read_text()
+    text = write_report([tmp_path], tmp_path / "report.html").read_text(encoding="utf-8")
     assert "<img" not in text
     assert "new one" in text
 
@@ -331,7 +331,7 @@ def test_a_run_that_failed_is_left_out_of_figures(tmp_path):
     for seed in (0, 1):
         record = make_record(seed=seed, metrics=metrics, history=history)
         record.write(tmp_path / str(seed), broken | {"correct": np.zeros(0, bool)})
-    text = write_report([tmp_path], tmp_path / "report.html").read_text()
+    text = write_report([tmp_path], tmp_path / "report.html").read_text(encoding="utf-8")
     assert "<img" not in text
     assert "1.00e+30" in text
     assert text.count("not finite") > 2
@@ -406,9 +406,9 @@ def test_tables_are_filled_in_from_records(tmp_path, capsys):
     assert "0 records, 1 files" in capsys.readouterr().out
     make_record(metrics={"error": 1.5}).write(tmp_path / "results" / "bbh-0")
     assert tables.main(tmp_path, check=True) == 1
-    assert "old" in readme.read_text()
+    assert "old" in readme.read_text(encoding="utf-8")
     assert tables.main(tmp_path) == 1
-    text = readme.read_text()
+    text = readme.read_text(encoding="utf-8")
     assert "| Bayes by Hypernet | 1.50 (paper 0.56 ?) | 1 |" in text
     assert "\nold\n" not in text
     assert text.endswith("b\n")

@@ -1,24 +1,6 @@
 """The report as a browser shows it, on a desktop and on a phone, light and dark."""
 
-import shutil
-
 import pytest
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-
-
-@pytest.fixture(scope="module")
-def browser():
-    if CHROMIUM is None:
-        pytest.skip("no Chromium: apt-get install chromium")
-    playwright = pytest.importorskip(
-        "playwright.sync_api", reason="no Playwright: pip install -e '.[dev]'"
-    )
-    with playwright.sync_playwright() as driver:
-        # Its own sandbox does not start in most containers, and the page is ours.
-        started = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield started
-        started.close()
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ class TestRecords:
         loader = DataLoader(dataset(), batch_size=4)
         history = fit(point(), loader, 3, validation=loader)
         history.save(tmp_path / "history.json")
-        read = json.loads((tmp_path / "history.json").read_text())
+        read = json.loads((tmp_path / "history.json").read_text(encoding="utf-8"))
         assert read == {"best_epoch": None, "epochs": history.to_dicts()}
         assert [record["epoch"] for record in read["epochs"]] == [1, 2, 3]
         assert read["epochs"][1]["validation"]["nll"] == history[1].validation["nll"]
@@ -51,7 +51,8 @@ class TestRecords:
         assert [record.epoch for record in history[1:]] == [2, 3]
         assert len(list(history)) == len(history) == 3
 
-    def test_progress_bar(self, capsys):
+    def test_progress_bar(self, capsys, monkeypatch):
+        monkeypatch.setenv("COLUMNS", "80")  # a narrow terminal cuts the numbers off
         loader = DataLoader(dataset(), batch_size=4)
         fit(point(), loader, 2, validation=loader, progress=True)
         shown = capsys.readouterr().out
