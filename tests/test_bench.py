@@ -15,7 +15,7 @@ from bbh_studies.bench.compare import Row, compare, fastest_peer
 from bbh_studies.bench.contenders import Contender, average, load_peers, replace_layers
 from bbh_studies.bench.document_tables import bench_table
 from bbh_studies.bench.networks import mlp
-from bbh_studies.bench.own import OWN_METHODS, make_stepper, own_contenders, plain_kernels
+from bbh_studies.bench.own import OWN_METHODS, own_contenders, plain_kernels, problem_steps
 from bbh_studies.bench.problems import Problem, Sizes, lenet, resnet, small_mlp
 from bbh_studies.bench.records import Writer
 from bbh_studies.bench.settings import Settings
@@ -158,7 +158,7 @@ def test_steps_are_those_of_fit():
         bbh.methods.bayes_by_backprop(network, bbh.likelihoods.Categorical()) for _ in range(2)
     )
     torch.manual_seed(1)
-    make_stepper(ours, problem).step((problem.inputs, problem.targets), 1.0)
+    problem_steps(ours, problem).take((problem.inputs, problem.targets), 1.0)
     torch.manual_seed(1)
     bbh.fit(
         theirs,
