@@ -1,4 +1,4 @@
-"""The objective: one scale convention, written once.
+"""The training objective, and the scale of its terms.
 
     free energy = mean NLL per datum + temperature · β/N · complexity + auxiliary
 
@@ -44,7 +44,7 @@ def free_energy(
         posterior: The posterior that is trained.
         batch: ``(inputs, targets)``, ``(inputs, targets, weights)`` or a dictionary.
         num_data: N, the number of examples in the whole training set, not in the batch.
-        beta: Weight of the complexity, for annealing.
+        beta: Weight β of the complexity, which ``fit`` can anneal.
         temperature: Constant factor on the complexity, equivalent to raising the likelihood to the
             power of 1/temperature. Below one the posterior is "cold".
         num_samples: The number of weight draws; None takes the method's own number.

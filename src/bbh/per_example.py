@@ -1,11 +1,11 @@
 """Weights that give every example of a batch its own draw, in layers that support this.
 
-If all examples of a batch share one weight draw, the noise in their gradients is the same and does
-not average out. For linear and convolution layers there are cheap ways to draw independently for
-each example: local reparametrisation samples the layer's *outputs*, Flipout flips signs of one
-perturbation per example, dropout masks the layer's *inputs*. A ``PerExampleWeight`` is an ordinary
-draw together with one of these rules, a ``Perturbation``. All other operations see the ordinary
-draw, so every network works.
+If all examples of a batch share one weight draw, they also share the noise in their gradients, and
+it does not average out. For linear and convolution layers there are cheap ways to draw
+independently for each example: local reparametrisation samples the layer's *outputs*, Flipout flips
+signs of one perturbation per example, dropout masks the layer's *inputs*. A ``PerExampleWeight`` is
+an ordinary draw together with one of these rules, a ``Perturbation``. All other operations see the
+ordinary draw, so every network works.
 """
 
 from abc import ABC, abstractmethod
@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C import DisableTorchFunctionSubclass  # the documented way out of a subclass
+from torch._C import DisableTorchFunctionSubclass  # the documented way to bypass a subclass
 from torch.nn import functional as F
 
 Layer = Callable[[Tensor, Tensor], Tensor]
