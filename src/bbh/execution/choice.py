@@ -40,7 +40,7 @@ class Automatic(Execution):
     def run(
         self, network: Runnable, inputs: Inputs, samples: Samples, inputs_per_draw: bool
     ) -> Tensor:
-        """Outputs of all draws. If vmap fails for a network, it is always run in a loop after."""
+        """Outputs of all draws. A network on which vmap fails is run in a loop from then on."""
         examples = count(inputs[0] if inputs_per_draw else inputs)
         chosen = self.choose(network, samples, examples)
         if isinstance(chosen, Loop):
@@ -65,9 +65,9 @@ class Automatic(Execution):
         """Chooses vmap if the network supports it and it is faster, else a loop.
 
         On a CPU vmap is slower than a loop for convolutions, and faster for small matrices. On a
-        GPU vmap is faster, since it launches fewer kernels. The exception are convolutional
-        networks with normalisation layers, which are slow under vmap: with many examples the time
-        to launch kernels matters little, and a loop is faster.
+        GPU vmap is faster, since it launches fewer kernels. An exception is a convolutional network
+        with normalisation layers, which are slow under vmap: with many examples the time to launch
+        kernels matters little, and a loop is faster.
 
         Args:
             network: The network to run.

@@ -122,7 +122,7 @@ class TrajectoryGaussian(WeightDistribution):
         before = vector - self.mean
         self.mean.lerp_(vector, 1 / number)
         deviation = vector - self.mean
-        # Welford's update: it stays accurate when weights are large compared with their variance.
+        # Welford's update: it stays accurate when weights are large compared with their spread.
         self.squares.addcmul_(before, deviation)
         # The newest deviation replaces the oldest: the order of the rows does not matter.
         self.deviations[(number - 1) % len(self.deviations)] = deviation

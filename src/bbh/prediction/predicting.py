@@ -34,9 +34,9 @@ def predict(
 ) -> P:
     """The predictive distribution of new inputs: the average over weight draws.
 
-    All examples see the same weight draws. The exception are dropout layers of the network that
-    ``mc_dropout`` leaves on: they draw a mask for each example. Results are on the device of the
-    inputs, or on the CPU for a loader.
+    All examples see the same weight draws. Only dropout layers of the network that ``mc_dropout``
+    leaves on draw a new mask for each example. Results are on the device of the inputs, or on the
+    CPU for a loader.
 
     Args:
         posterior: The posterior, in evaluation mode during the call and unchanged after it.

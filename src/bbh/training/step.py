@@ -111,7 +111,7 @@ class TrainingStep:
             execution: How to put draws through the network; None takes the posterior's default.
 
         Raises:
-            DivergedError: A term or the gradient is not finite. The posterior is unchanged then.
+            DivergedError: A term or the gradient is not finite. The weights are unchanged then.
         """
         verdict = HostVerdict(self.count + 1, may_overflow=self._scales_losses)
         self.run(move(as_batch(batch), self.device), beta, verdict, execution)
