@@ -1,4 +1,4 @@
-"""Bayes by Hypernet: any network, six posteriors, one training loop, one predictor.
+"""Bayes by Hypernet: any network, seven posteriors, one training loop, one predictor.
 
 >>> import torch, bbh
 >>> network = torch.nn.Linear(2, 3)
@@ -68,14 +68,15 @@ __all__ = [
     "save",
     "training",
 ]
-# Training brings Lightning Fabric, which takes longer to import than torch: only who trains waits.
+# These names are imported when they are first used: training needs Lightning Fabric, which takes
+# longer to import than torch, and a program that only predicts should not wait for it.
 _OF_TRAINING = ("Checkpoint", "DivergedError", "TrainingStep", "Validation", "fit")
 
 
 def __getattr__(name: str) -> Any:
     if name != "training" and name not in _OF_TRAINING:
         raise AttributeError(f"module 'bbh' has no attribute {name!r}")
-    # Some module on the way draws random numbers; a seed set before must mean the same after.
+    # A module imported on the way draws random numbers; a seed set before keeps its meaning.
     state = random.getstate()
     training = importlib.import_module("bbh.training")
     random.setstate(state)

@@ -10,7 +10,7 @@ Schedule = Callable[[float], float]
 
 @dataclass(frozen=True)
 class Linear:
-    """0 before epoch ``start``, then in a line to 1 at epoch ``end``.
+    """β is 0 before epoch ``start``, then rises linearly to 1 at epoch ``end``.
 
     ``Linear(5, 20)`` is the paper's schedule on MNIST, ``Linear(20, 35)`` on CIFAR5.
 
@@ -26,13 +26,13 @@ class Linear:
         _check_order(self.start, self.end)
 
     def __call__(self, epoch: float) -> float:
-        """β."""
+        """β at this epoch, which may be fractional."""
         return _progress(epoch, self.start, self.end)
 
 
 @dataclass(frozen=True)
 class Cosine:
-    """0 before epoch ``start``, then half a cosine to 1 at epoch ``end``."""
+    """β is 0 before epoch ``start``, then rises along half a cosine to 1 at epoch ``end``."""
 
     start: float
     end: float
@@ -41,7 +41,7 @@ class Cosine:
         _check_order(self.start, self.end)
 
     def __call__(self, epoch: float) -> float:
-        """β."""
+        """β at this epoch, which may be fractional."""
         return 0.5 - 0.5 * math.cos(math.pi * _progress(epoch, self.start, self.end))
 
 

@@ -1,4 +1,4 @@
-"""Batches as loaders give them, and how to cut, count and move their inputs."""
+"""Batches in the forms that loaders yield, and functions to cut, count and move their inputs."""
 
 from collections.abc import Mapping, Sized
 from typing import Any, NamedTuple, cast
@@ -21,7 +21,7 @@ _TARGET_KEYS = ("targets", "labels")
 
 
 class Batch(NamedTuple):
-    """One batch: ``(inputs, targets)``, or with a weight for every example."""
+    """One batch: inputs, targets and optionally a weight for every example."""
 
     inputs: Inputs
     targets: Tensor
@@ -29,7 +29,7 @@ class Batch(NamedTuple):
 
 
 def as_batch(batch: Any) -> Batch:
-    """Understands pairs, triples with example weights, and dictionaries.
+    """Makes a ``Batch`` from a pair, a triple with example weights, or a dictionary.
 
     A dictionary has its targets under ``targets`` or ``labels`` and may have example weights under
     ``weights``; everything else in it is an input.
@@ -61,7 +61,7 @@ def as_batch(batch: Any) -> Batch:
 
 def inputs_of(batch: Any) -> Inputs:
     """A batch's inputs, whether or not it has targets."""
-    if isinstance(batch, PackedSequence):  # a tuple by name only
+    if isinstance(batch, PackedSequence):  # a named tuple, but a single input
         return batch
     if isinstance(batch, Mapping):
         known = cast(Mapping[str, Any], batch)
@@ -76,14 +76,14 @@ def move(inputs: Inputs, device: torch.device) -> Inputs:
     """The same inputs on another device."""
     if isinstance(inputs, Tensor):
         return inputs.to(device)
-    # Imported when it is needed: Fabric takes longer to import than all the rest but torch.
+    # Imported only when needed: of all dependencies except torch, Fabric takes longest to import.
     from lightning_fabric.utilities.apply_func import move_data_to_device
 
     return move_data_to_device(inputs, device)
 
 
 def first_tensor(inputs: Inputs) -> Tensor | None:
-    """The first tensor among the inputs, or None where there is nothing that can be cut."""
+    """The first tensor among the inputs; None if there is none, so that nothing can be cut."""
     if isinstance(inputs, Tensor):
         return inputs
     if isinstance(inputs, Mapping):
@@ -95,7 +95,7 @@ def first_tensor(inputs: Inputs) -> Tensor | None:
 
 
 def count(inputs: Inputs) -> int:
-    """Number of examples; what ``cut`` leaves whole is one."""
+    """The number of examples; inputs that ``cut`` cannot divide count as one."""
     tensor = first_tensor(inputs)
     return 1 if tensor is None or not tensor.dim() else len(tensor)
 
@@ -109,12 +109,12 @@ def cut(inputs: Inputs, first: int, last: int) -> Inputs:
         return {key: cut(value, first, last) for key, value in known.items()}
     if type(inputs) in (tuple, list):
         return type(inputs)(cut(value, first, last) for value in inputs)
-    # Anything else (a packed sequence, a graph) is not ours to cut.
+    # Other objects (a packed sequence, a graph) cannot be cut and are passed on whole.
     return inputs
 
 
 def num_data_of(loader: object) -> int:
-    """Size N of the training set behind a loader, or an error: it is never guessed."""
+    """Size N of a loader's training set; raises if the loader does not determine it."""
     remedy = "Pass num_data=, the number of training examples."
     if not isinstance(loader, DataLoader):
         raise ValueError(
@@ -125,7 +125,7 @@ def num_data_of(loader: object) -> int:
         raise ValueError(f"the loader's dataset has no length. {remedy}")
     if known.batch_size is None and known.batch_sampler is None:
         raise ValueError(f"with batch_size=None the dataset's items are whole batches. {remedy}")
-    # A batch sampler of the user's own replaces the default one and may leave examples out.
+    # A batch sampler passed by the user replaces the default one and may leave examples out.
     sampler: object = known.sampler if known.batch_size is not None else known.batch_sampler
     if isinstance(sampler, SubsetRandomSampler):
         return len(sampler)

@@ -1,4 +1,4 @@
-"""The contract every method fulfils: draw weights, and say what they cost."""
+"""The contract that every method fulfils: draw weights, and compute their cost."""
 
 from abc import ABC, abstractmethod
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from bbh.samples import Samples, Shapes
 
 
 class Cost(NamedTuple):
-    """What draws of a distribution add to the objective.
+    """The terms that draws of a distribution add to the objective.
 
     Attributes:
         complexity: Scalar in nats; enters the objective as β/N · complexity.
@@ -22,16 +22,16 @@ class Cost(NamedTuple):
 
 
 class WeightDistribution(nn.Module, ABC):
-    """A distribution over a network's weights, with two verbs: ``sample`` and ``cost``.
+    """A distribution over a network's weights, with two methods to write: ``sample`` and ``cost``.
 
-    The rest of the contract has answers that fit most distributions.
+    All other methods and attributes have defaults that suit most distributions.
 
     Attributes:
-        shapes: The parameters it covers.
-        samples_per_step: How many draws a training step takes unless told otherwise.
-        num_distinct: How many different draws there are; None for infinitely many.
+        shapes: Names and shapes of the parameters that the distribution covers.
+        samples_per_step: The number of draws in a training step, unless ``fit`` is given another.
+        num_distinct: The number of different draws that exist; None for infinitely many.
         auxiliary_steps: Optimiser steps on the cost's auxiliary term before each training step.
-        pretraining_steps: The same, once, before training.
+        pretraining_steps: Optimiser steps on the auxiliary term once, before training begins.
     """
 
     shapes: Shapes
@@ -44,20 +44,26 @@ class WeightDistribution(nn.Module, ABC):
     def sample(self, num_samples: int) -> Samples:
         """Draws ``{name: [num_samples, *shape]}`` with gradient, from torch's global generator.
 
-        In training mode a distribution may draw ``PerExampleWeight``, which gives every example of
-        a batch weights of its own where the layer allows.
+        In training mode a distribution may return ``PerExampleWeight`` tensors, which give every
+        example of a batch its own weights in layers that support this.
         """
 
     @abstractmethod
     def cost(self, samples: Samples, prior: Prior) -> Cost:
-        """What these draws cost, in nats: a function of the draws that ``sample`` gave."""
+        """The cost of these draws, in nats. They must come from this distribution's ``sample``."""
 
     def num_useful(self, num_samples: int) -> int:
-        """How many of so many draws are worth taking: of K members at most K."""
+        """The number of draws to take when ``num_samples`` are asked for.
+
+        An ensemble of K members has only K different draws, so it takes at most K.
+        """
         return num_samples if self.num_distinct is None else min(num_samples, self.num_distinct)
 
     def check_prior(self, prior: Prior) -> None:
-        """Raises at construction if the prior does not fit; most need its density."""
+        """Raises if the prior does not suit this distribution; most need the prior's density.
+
+        ``Posterior`` calls this when it is constructed.
+        """
         prior.check(self.shapes)
         if not prior.has_density:
             raise NoDensityError(
@@ -67,10 +73,10 @@ class WeightDistribution(nn.Module, ABC):
             )
 
     def end_epoch(self) -> None:
-        """Called by ``fit`` after every epoch, for distributions that look back on training."""
+        """Called by ``fit`` after every epoch, for distributions that collect trained weights."""
 
     def random_shapes(self) -> Shapes:
-        """The parameters whose draws differ; the others are points by design."""
+        """The parameters whose draws differ; all others are point estimates by design."""
         return self.shapes
 
     def noise_groups(self) -> dict[tuple[str, ...], int]:
@@ -78,5 +84,5 @@ class WeightDistribution(nn.Module, ABC):
         return {}
 
     def factored_parameters(self) -> list[nn.Parameter]:
-        """Matrices whose gradient a backward pass can leave in factors; see ``FactoredAdam``."""
+        """Matrices whose gradient can be kept as a product of factors; see ``FactoredAdam``."""
         return []

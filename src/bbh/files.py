@@ -1,4 +1,4 @@
-"""Files that are either whole or not there."""
+"""Writes files atomically: a file is either complete or not there."""
 
 import os
 import tempfile
@@ -9,14 +9,14 @@ from pathlib import Path
 
 @contextmanager
 def atomic_path(path: Path) -> Generator[Path]:
-    """A temporary file beside ``path`` that takes its place only if the block succeeds."""
+    """A temporary file that replaces ``path`` only if the block succeeds."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     os.close(handle)
     temporary = Path(name)
     try:
         yield temporary
-        # mkstemp keeps the file to its owner; a result is as readable as any other file.
+        # mkstemp makes the file readable to its owner only; give it the usual permissions.
         umask = os.umask(0)
         os.umask(umask)
         temporary.chmod(0o666 & ~umask)

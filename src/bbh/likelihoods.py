@@ -1,8 +1,8 @@
-"""How targets arise from a network's outputs. Methods know nothing of these.
+"""Likelihoods: how targets arise from a network's outputs. All work with all methods.
 
-All log probabilities are per weight draw and example, [S, B]; a draw's several outputs are
-independent given the draw and add up. Weights of classes or examples multiply an example's log
-probability: weight 2 is the datum seen twice.
+Log probabilities are given for each weight draw and example, [S, B]. If an example has several
+outputs, they are independent given the draw and their log probabilities add up. Weights of classes
+or examples multiply the log probability: an example with weight 2 counts like two equal examples.
 """
 
 import math
@@ -23,11 +23,12 @@ Sums = dict[str, Tensor]
 
 
 class Likelihood(nn.Module, ABC, Generic[P]):
-    """p(targets | outputs).
+    """The distribution p(targets | outputs).
 
     Attributes:
-        keeps_outputs: Whether the predictive is built from every draw's outputs (regression) or
-            from sums over draws, which need no memory per draw (classification).
+        keeps_outputs: Whether the predictive distribution needs the outputs of every draw
+            (regression). If not, it is built from sums over draws, which take less memory
+            (classification).
     """
 
     keeps_outputs: ClassVar[bool] = False
@@ -44,19 +45,19 @@ class Likelihood(nn.Module, ABC, Generic[P]):
 
     @abstractmethod
     def predictive(self, sums: Sums, num_samples: int, outputs: Tensor | None) -> P:
-        """The predictive distribution from sums over all draws, and the outputs if kept."""
+        """The predictive distribution, from sums over all draws and the outputs if kept."""
 
     @abstractmethod
     def metrics(self, predictive: P, targets: Tensor) -> dict[str, float]:
-        """What to report of a prediction whose truth is known; ``error`` and ``nll`` always."""
+        """Metrics of a prediction with known targets; always with ``error`` and ``nll``."""
 
 
 @dataclass(eq=False)
 class Categorical(Likelihood[ClassPredictive]):
-    """Logits over classes on the last axis, integer targets.
+    """Classification: the last axis of the outputs holds logits, targets are integers.
 
     Args:
-        class_weights: One weight per class, say to balance rare ones.
+        class_weights: One weight per class, for example larger ones for rare classes.
     """
 
     class_weights: tuple[float, ...] | None = None
@@ -82,12 +83,12 @@ class Categorical(Likelihood[ClassPredictive]):
         return _sum_event(chosen)
 
     def sums(self, outputs: Float[Tensor, "S B *event"]) -> Sums:
-        """Probabilities and entropies."""
+        """Sums of the probabilities and of their entropies over the draws."""
         probs = outputs.softmax(-1)
         return {"probs": probs.sum(0), "entropy": _entropy(probs).sum(0)}
 
     def predictive(self, sums: Sums, num_samples: int, outputs: Tensor | None) -> ClassPredictive:
-        """Averaged softmax and its uncertainties."""
+        """The averaged probabilities and their uncertainties."""
         mean = sums["probs"] / num_samples
         confidence, labels = mean.max(-1)
         return ClassPredictive(
@@ -119,7 +120,8 @@ class Categorical(Likelihood[ClassPredictive]):
                 f"class_weights has {len(self.class_weights)} entries; the network has "
                 f"{num_classes} classes."
             )
-        # Reading values from a GPU would stall it; there the look-up itself stops the program.
+        # On a GPU, checking values would make the host wait; there an invalid target makes the
+        # look-up itself fail.
         readable = targets.device.type == "cpu" and targets.numel() > 0
         if readable and not 0 <= targets.min() <= targets.max() < num_classes:
             raise ValueError(
@@ -130,7 +132,7 @@ class Categorical(Likelihood[ClassPredictive]):
 
 @dataclass(eq=False)
 class Bernoulli(Likelihood[ClassPredictive]):
-    """One logit per yes/no output; targets 0 or 1 of the outputs' shape.
+    """Yes/no outputs: one logit for each, and targets 0 or 1 of the same shape.
 
     Args:
         positive_weight: Weight of an output whose target is 1.
@@ -146,7 +148,7 @@ class Bernoulli(Likelihood[ClassPredictive]):
     ) -> Float[Tensor, "S B"]:
         """Σ over outputs of target·log σ(o) + (1 − target)·log σ(−o)."""
         _check_same_shape(outputs, targets)
-        # As in Categorical: values are looked at only where that stalls nothing.
+        # Checked on a CPU only, since on a GPU the host would have to wait for the values.
         if targets.device.type == "cpu" and targets.numel() > 0:
             low, high = float(targets.min()), float(targets.max())
             if not 0 <= low <= high <= 1:
@@ -159,12 +161,12 @@ class Bernoulli(Likelihood[ClassPredictive]):
         return _sum_event(positive + (1 - targets) * F.logsigmoid(-outputs))
 
     def sums(self, outputs: Float[Tensor, "S B *event"]) -> Sums:
-        """Probabilities and binary entropies."""
+        """Sums of the probabilities and of their binary entropies over the draws."""
         probs = outputs.sigmoid()
         return {"probs": probs.sum(0), "entropy": _binary_entropy(probs).sum(0)}
 
     def predictive(self, sums: Sums, num_samples: int, outputs: Tensor | None) -> ClassPredictive:
-        """Probability of yes, for every output."""
+        """The averaged probability of yes for every output, and its uncertainties."""
         mean = sums["probs"] / num_samples
         return ClassPredictive(
             mean=mean,
@@ -177,7 +179,7 @@ class Bernoulli(Likelihood[ClassPredictive]):
         )
 
     def metrics(self, predictive: ClassPredictive, targets: Tensor) -> dict[str, float]:
-        """As for two classes, every output counted."""
+        """The metrics of ``Categorical`` for two classes, with every output as one example."""
         yes = predictive.mean.flatten()
         return _class_metrics(torch.stack([1 - yes, yes], dim=1), targets.flatten())
 
@@ -200,13 +202,13 @@ class _GaussianFamily(Likelihood[RegressionPredictive]):
         return _sum_event(log_prob)
 
     def sums(self, outputs: Float[Tensor, "S B *event"]) -> Sums:
-        """Nothing: the draws themselves are kept."""
+        """No sums, since the outputs of all draws are kept."""
         return {}
 
     def predictive(
         self, sums: Sums, num_samples: int, outputs: Tensor | None
     ) -> RegressionPredictive:
-        """A mixture of the draws' Gaussians."""
+        """The mixture of the Gaussians of all draws."""
         if outputs is None:
             raise TypeError("a regression predictive is built from every draw's outputs.")
         locs, scales = self.split(outputs)
@@ -226,11 +228,11 @@ class _GaussianFamily(Likelihood[RegressionPredictive]):
 
 @dataclass(eq=False)
 class Gaussian(_GaussianFamily):
-    """targets ~ N(outputs, scale²), the same scale everywhere.
+    """targets ~ N(outputs, scale²), with the same scale for all examples and outputs.
 
     Args:
         scale: Standard deviation of the observation noise.
-        learned: Start there and learn it with the weights.
+        learned: Whether ``scale`` is only the initial value and is learned with the weights.
     """
 
     scale: float = 1.0
@@ -248,18 +250,20 @@ class Gaussian(_GaussianFamily):
             self.register_buffer("log_scale", log_scale)
 
     def split(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
-        """The outputs, and the one scale."""
+        """The outputs as means, and the common scale."""
         return outputs, self.log_scale.exp().to(outputs.device).expand_as(outputs)
 
 
 @dataclass(eq=False)
 class HeteroscedasticGaussian(_GaussianFamily):
-    """targets ~ N(loc, scale²), both predicted: the last axis holds locs, then raw scales.
+    """targets ~ N(loc, scale²), where the network predicts both loc and scale.
 
-    scale = min_scale + softplus(raw), so a network for k targets has 2k outputs.
+    The last axis of the outputs holds the locs and then the raw scales, with
+    scale = min_scale + softplus(raw). A network for k targets thus has 2k outputs.
 
     Args:
-        min_scale: Keeps the likelihood bounded where the data can be hit exactly.
+        min_scale: Smallest scale. It keeps the likelihood bounded where the network fits targets
+            exactly.
     """
 
     min_scale: float = 1e-3
@@ -270,7 +274,7 @@ class HeteroscedasticGaussian(_GaussianFamily):
             raise ValueError(f"min_scale must be positive, got {self.min_scale}.")
 
     def split(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
-        """First half means, second half scales."""
+        """Means from the first half of the outputs, scales from the second half."""
         if outputs.shape[-1] % 2:
             raise ValueError(
                 "HeteroscedasticGaussian needs an even number of outputs, means then raw scales; "
@@ -291,7 +295,7 @@ def _class_metrics(probs: Tensor, targets: Tensor) -> dict[str, float]:
 
 
 def _entropy(probs: Tensor) -> Tensor:
-    # metrics.entropy without its checks: a softmax is known to be a distribution.
+    # Like metrics.entropy without its checks, which the result of a softmax does not need.
     return torch.special.entr(probs).sum(-1)
 
 

@@ -9,14 +9,14 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class GaussianNoise:
-    """z ~ N(0, I), one vector for all tensors or one for each.
+    """z ~ N(0, I), with one vector for all tensors or one for each tensor.
 
     With shared noise of dimension d the posterior is a d-dimensional surface in weight space;
     independent noise gives every tensor its own d dimensions.
 
     Args:
         dim: Dimension d of one noise vector.
-        shared: One vector for the whole network, instead of one per tensor.
+        shared: Whether the whole network has one vector, instead of one per tensor.
     """
 
     dim: int = 1

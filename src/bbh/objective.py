@@ -1,4 +1,4 @@
-"""The objective: one scale convention, written once.
+"""The training objective, and the scale of its terms.
 
     free energy = mean NLL per datum + temperature · β/N · complexity + auxiliary
 
@@ -41,16 +41,16 @@ def free_energy(
     """One stochastic evaluation of the objective on a batch.
 
     Args:
-        posterior: What is trained.
+        posterior: The posterior that is trained.
         batch: ``(inputs, targets)``, ``(inputs, targets, weights)`` or a dictionary.
-        num_data: N, the number of training examples: never the batch's.
-        beta: Weight of the complexity, for annealing.
-        temperature: Constant factor on the complexity: the likelihood to the power of
-            1/temperature. Below one the posterior is "cold".
-        num_samples: Weight draws; None takes the method's own number.
-        likelihood_samples: How many of them enter the likelihood; None takes all. (The paper's
-            code uses one of five.)
-        execution: How to put the draws through the network; None as in a call of the posterior.
+        num_data: N, the number of examples in the whole training set, not in the batch.
+        beta: Weight β of the complexity, which ``fit`` can anneal.
+        temperature: Constant factor on the complexity, equivalent to raising the likelihood to the
+            power of 1/temperature. Below one the posterior is "cold".
+        num_samples: The number of weight draws; None takes the method's own number.
+        likelihood_samples: How many of these draws enter the likelihood; None takes all. (The
+            paper's code uses one of five.)
+        execution: How to put the draws through the network; None takes the posterior's default.
     """
     if num_data < 1:
         raise ValueError(f"num_data={num_data}: give the number of training examples.")
@@ -95,7 +95,8 @@ def _mean_nll(posterior: Posterior[Any], batch: Batch, outputs: Tensor) -> Tenso
                 f"example weights have shape {tuple(batch.weights.shape)}; one per example is "
                 f"needed: {tuple(log_prob.shape[1:])}."
             )
-        # Divided by the number of examples, not by the sum of weights: weight 2 counts twice.
+        # The mean divides by the number of examples, not by the sum of the weights: an example
+        # with weight 2 counts twice.
         log_prob = log_prob * batch.weights.to(log_prob.dtype)
     return -log_prob.mean()
 
@@ -107,14 +108,15 @@ def _perturbed_inputs(
     samples: Samples,
     execution: Execution | None,
 ) -> Tensor:
-    """Inputs [S, B, …] that each draw finds harder than those of the batch."""
+    """Perturbed inputs [S, B, …]: for each draw, the batch moved to increase that draw's loss."""
     if not isinstance(batch.inputs, Tensor) or not batch.inputs.is_floating_point():
         raise TypeError(
             "adversarial training perturbs inputs, so they must be one floating-point tensor; "
             f"got {type(batch.inputs).__name__}. Use adversarial=None."
         )
     with torch.enable_grad():
-        # The loss is a mean over draws and each sees its own inputs, so signs are each draw's own.
+        # The loss is a mean over draws, and each draw has its own copy of the inputs. The sign of
+        # the gradient therefore depends on that draw alone.
         repeated = batch.inputs.detach().expand(samples.num_samples, *batch.inputs.shape)
         inputs = repeated.clone().requires_grad_()
         outputs = posterior(inputs, samples.detach(), inputs_per_draw=True, execution=execution)

@@ -1,10 +1,11 @@
-"""Weights that give every example of a batch its own draw, where the layer allows.
+"""Weights that give every example of a batch its own draw, in layers that support this.
 
-One weight draw shared by a batch makes all its gradients noisy together. For linear and
-convolution layers there are cheaper, independent draws: local reparametrisation samples the
-layer's *outputs*, Flipout flips signs of one perturbation per example, dropout masks the layer's
-*inputs*. A ``PerExampleWeight`` is an ordinary draw that carries one of these recipes; any
-operation without a recipe sees the ordinary draw, so every network works.
+If all examples of a batch share one weight draw, they also share the noise in their gradients, and
+it does not average out. For linear and convolution layers there are cheap ways to draw
+independently for each example: local reparametrisation samples the layer's *outputs*, Flipout flips
+signs of one perturbation per example, dropout masks the layer's *inputs*. A ``PerExampleWeight`` is
+an ordinary draw together with one of these rules, a ``Perturbation``. All other operations see the
+ordinary draw, so every network works.
 """
 
 from abc import ABC, abstractmethod
@@ -15,14 +16,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C import DisableTorchFunctionSubclass  # the documented way out of a subclass
+from torch._C import DisableTorchFunctionSubclass  # the documented way to bypass a subclass
 from torch.nn import functional as F
 
 Layer = Callable[[Tensor, Tensor], Tensor]
 
 
 class Sampling(StrEnum):
-    """How a training step draws Gaussian weights."""
+    """How a training step draws Gaussian weights.
+
+    ``WEIGHTS`` makes one draw for the whole batch; ``LOCAL`` (local reparametrisation) and
+    ``FLIPOUT`` make one for each example.
+    """
 
     WEIGHTS = "weights"
     LOCAL = "local"
@@ -31,16 +36,16 @@ class Sampling(StrEnum):
 
 @dataclass(frozen=True)
 class Perturbation(ABC):
-    """A recipe for a linear or convolution layer with random weights."""
+    """A rule for applying a linear or convolution layer with different weights per example."""
 
     def changed(self, change: Callable[[Tensor], Tensor]) -> "Perturbation":
-        """The same recipe with other tensors: on another device, say."""
+        """The same rule with ``change`` applied to its tensors, say to move them."""
         tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
         return replace(self, **{name: change(value) for name, value in tensors.items()})
 
     @abstractmethod
     def draw(self, index: int | slice) -> "Perturbation":
-        """The recipe of one or some of the S stacked draws."""
+        """The rule for one or some of the S stacked draws."""
 
     @abstractmethod
     def apply(self, layer: Layer, inputs: Tensor, weight: Tensor, channel: int) -> Tensor:
@@ -50,7 +55,7 @@ class Perturbation(ABC):
             layer: The linear map as a function of inputs and weight.
             inputs: A batch; its first axis holds the examples.
             weight: The ordinary draw.
-            channel: Which axis of inputs and outputs holds the units.
+            channel: The axis of inputs and outputs that holds the units.
         """
 
 
@@ -58,39 +63,39 @@ class Perturbation(ABC):
 class LocalReparametrisation(Perturbation):
     """outputs ~ N(layer(x, loc), layer(x², scale²)), Kingma, Salimans & Welling (2015).
 
-    Exact for one vector per example. Positions of an image or a sequence share their weights, so
-    their outputs are correlated; as is usual, each gets noise of its own here. Flipout keeps the
-    correlation.
+    This is exact if each example is one vector. Positions of an image or a sequence share their
+    weights, so their outputs are correlated; as is usual, this class draws independent noise for
+    each position. Flipout keeps the correlation.
     """
 
     loc: Tensor
     scale: Tensor
 
     def draw(self, index: int | slice) -> "LocalReparametrisation":
-        """One draw's mean and scale."""
+        """The rule with the mean and scale of these draws."""
         return LocalReparametrisation(self.loc[index], self.scale[index])
 
     def apply(self, layer: Layer, inputs: Tensor, weight: Tensor, channel: int) -> Tensor:
-        """A Gaussian sample of every output unit of every example."""
+        """Draws every output of every example from its Gaussian."""
         mean = layer(inputs, self.loc)
         variance = layer(inputs.square(), self.scale.square())
-        # An all-zero input has no variance, where the square root has an infinite slope.
+        # For an all-zero input the variance is zero, where the slope of the root is infinite.
         tiny = torch.finfo(variance.dtype).tiny
         return mean + variance.clamp(min=tiny).sqrt() * _noise_like(mean)
 
 
 @dataclass(frozen=True)
 class Flipout(Perturbation):
-    """layer(x, loc) + layer(x ∘ r, weight − loc) ∘ s with random signs, Wen et al. (2018)."""
+    """layer(x, loc) + layer(x ∘ r, weight − loc) ∘ s, random signs r and s, Wen et al. (2018)."""
 
     loc: Tensor
 
     def draw(self, index: int | slice) -> "Flipout":
-        """One draw's mean."""
+        """The rule with the mean of these draws."""
         return Flipout(self.loc[index])
 
     def apply(self, layer: Layer, inputs: Tensor, weight: Tensor, channel: int) -> Tensor:
-        """One perturbation, decorrelated between examples by its signs."""
+        """Applies one perturbation of the weights with different random signs per example."""
         mean = layer(inputs, self.loc)
         perturbed = layer(inputs * _signs(inputs, channel), weight - self.loc)
         return mean + perturbed * _signs(perturbed, channel)
@@ -104,16 +109,16 @@ class InputDropout(Perturbation):
     rate: float
 
     def draw(self, index: int | slice) -> "InputDropout":
-        """The kernel is the same for all draws."""
+        """The same rule, since all draws have the same kernel."""
         return self
 
     def apply(self, layer: Layer, inputs: Tensor, weight: Tensor, channel: int) -> Tensor:
-        """Every example loses its own units."""
+        """Switches off different input units for each example."""
         mask = torch.rand(_per_example_shape(inputs, channel), device=inputs.device) >= self.rate
         return layer(inputs * mask.to(inputs.dtype) / (1 - self.rate), self.kernel)
 
 
-# Which axis holds the units, by operation; convolutions need a batch axis in front of it.
+# The axis that holds the units, and the least number of axes of a batch, for each operation.
 _CHANNEL: dict[Callable[..., Any], int] = {
     F.linear: -1,
     F.conv1d: 1,
@@ -124,23 +129,23 @@ _BATCHED_DIMS = {F.linear: 2, F.conv1d: 3, F.conv2d: 4, F.conv3d: 5}
 
 
 class PerExampleWeight(Tensor):
-    """S stacked ordinary draws (or one of them) with a ``Perturbation``."""
+    """S stacked ordinary draws (or one of them) and a ``Perturbation`` for them."""
 
     perturbation: Perturbation
 
     @staticmethod
     def wrap(samples: Tensor, perturbation: Perturbation) -> "PerExampleWeight":
-        """Attaches the recipe to ordinary draws."""
+        """Attaches a perturbation to ordinary draws."""
         wrapped = samples.as_subclass(PerExampleWeight)
         wrapped.perturbation = perturbation
         return wrapped
 
     def draw(self, index: int | slice) -> "PerExampleWeight":
-        """One or some of the stacked draws, with their recipe."""
+        """One or some of the stacked draws, with their perturbation."""
         return PerExampleWeight.wrap(self[index], self.perturbation.draw(index))
 
     def changed(self, change: Callable[[Tensor], Tensor]) -> "PerExampleWeight":
-        """The same draws and recipe with other tensors: on another device, say."""
+        """The same draws with ``change`` applied to all tensors, say to move them."""
         plain = self.as_subclass(Tensor)
         return PerExampleWeight.wrap(change(plain), self.perturbation.changed(change))
 
@@ -152,7 +157,7 @@ class PerExampleWeight(Tensor):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Linear and convolution calls follow the recipe; the rest sees the ordinary draw."""
+        """Linear and convolution calls use the perturbation; all others the ordinary draw."""
         kwargs = dict(kwargs or {})
         if func in _CHANNEL and len(args) >= 2 and isinstance(args[1], PerExampleWeight):
             inputs, weight, *rest = args
@@ -174,7 +179,7 @@ def _perturbed(
     channel = _CHANNEL[func]
 
     def layer(values: Tensor, kernel: Tensor) -> Tensor:
-        # Convolutions take stride, padding, … after the bias, linear takes nothing.
+        # After the bias, convolutions take stride, padding, …, and linear takes nothing.
         return func(values, kernel, None, *rest, **kwargs)
 
     with DisableTorchFunctionSubclass():
@@ -199,9 +204,10 @@ def _signs(like: Tensor, channel: int) -> Tensor:
 
 
 def _noise_like(values: Tensor) -> Tensor:
-    """Standard normal numbers in the same layout.
+    """Standard normal numbers with the shape and memory layout of ``values``.
 
-    Drawn in a row: into any other layout torch draws them several times slower on a CPU.
+    They are drawn into a contiguous vector, since on a CPU torch is several times slower when it
+    draws into any other layout.
     """
     noise = torch.randn(values.numel(), dtype=values.dtype, device=values.device)
     return noise.as_strided(values.shape, torch.empty_like(values).stride())

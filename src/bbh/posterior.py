@@ -29,12 +29,13 @@ from bbh.samples import Params, Samples, TensorTable, size
 
 @dataclass(frozen=True)
 class AdversarialTraining:
-    """Trains on (1 − weight)·NLL(x) + weight·NLL(x + ε·sign ∇ₓNLL), each draw its own x'.
+    """Trains on (1 − weight)·NLL(x) + weight·NLL(x + ε·sign ∇ₓNLL).
 
-    Lakshminarayanan, Pritzel & Blundell (2017). Inputs must be floating-point tensors.
+    Lakshminarayanan, Pritzel & Blundell (2017). The inputs are perturbed separately for each weight
+    draw, and must be floating-point tensors.
 
     Args:
-        epsilon: Size of the perturbation in the inputs' own units.
+        epsilon: Size of the perturbation in the units of the inputs.
         weight: Share of the perturbed examples in the loss.
     """
 
@@ -44,7 +45,7 @@ class AdversarialTraining:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a posterior was made, for storing it: a method's name and its arguments."""
+    """How a posterior was made: the name of the method and its arguments. Needed to store it."""
 
     method: str
     arguments: dict[str, Any]
@@ -53,21 +54,22 @@ class Recipe:
 class Posterior(nn.Module, Generic[P]):
     """A Bayesian neural network.
 
-    The network is kept as a template without values: weights come in as arguments, so a weight
-    that is missing raises instead of passing silently. Its buffers and frozen parameters are
-    copied, and the network that was passed in is never changed.
+    The network is kept as a template without values. Weights are passed to it as arguments, so a
+    missing weight raises an error instead of going unnoticed. The network's buffers and frozen
+    parameters are copied, and the network that was passed in is never changed.
 
     Args:
         network: Any module.
-        weights: A distribution over all its trainable parameters.
-        prior: Over the Bayesian ones.
-        likelihood: Copied, since it may learn.
+        weights: A distribution over all trainable parameters of the network.
+        prior: The prior of the Bayesian parameters.
+        likelihood: How targets arise from the network's outputs. It is copied, since it may have
+            parameters that are trained.
         forward: How to call the network; by default ``network(inputs)``, with tuples and
             dictionaries spread over its arguments.
         execution: ``Loop`` or ``Vmap``; None chooses by network, device and batch.
-        adversarial: Train on perturbed inputs as well.
+        adversarial: Settings for training on perturbed inputs as well; None for plain training.
         always_on: Names of modules that stay in training mode for prediction (MC dropout).
-        recipe: How this posterior was made; without one it cannot be saved.
+        recipe: How this posterior was made; a posterior without a recipe cannot be saved.
     """
 
     _call: Call
@@ -111,7 +113,7 @@ class Posterior(nn.Module, Generic[P]):
         # Hidden from nn.Module: a template has no values to move, count or save.
         self.__dict__["_call"] = Call(template(network), forward or call_network)
         self.runnable = Runnable(self._prepare, self.network, weights.shapes, self.statistics)
-        # What was put into eval() by hand (a frozen feature extractor, say) stays in it.
+        # Modules that the user put into eval() mode (a frozen feature extractor, say) stay there.
         self._always_off = [
             name
             for name, module in network.named_modules()
@@ -131,11 +133,11 @@ class Posterior(nn.Module, Generic[P]):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights live."""
+        """The device of the weights."""
         return next(self.weights.parameters()).device
 
     def sample(self, num_samples: int) -> Samples:
-        """Weight draws ``{name: [num_samples, *shape]}``; values to reuse at will."""
+        """Draws weights ``{name: [num_samples, *shape]}``; the draws may be used repeatedly."""
         if num_samples < 1:
             raise ValueError(f"num_samples={num_samples}: draw at least one.")
         return Samples.of(self.weights.sample(num_samples))
@@ -152,11 +154,12 @@ class Posterior(nn.Module, Generic[P]):
 
         Args:
             inputs: A batch, on the posterior's device.
-            samples: What ``sample`` gave, or weights from elsewhere, ``{name: [S, *shape]}``;
-                buffers by name may come along, one per draw.
-            inputs_per_draw: The batch is one tensor [S, B, …], with examples for each draw.
-            execution: How to put the draws through the network, this time; None takes the way
-                that the posterior was made with, or the one that is fastest and works.
+            samples: The draws from ``sample``, or weights from elsewhere, ``{name: [S, *shape]}``.
+                They may include buffers of the network by name, one for each draw.
+            inputs_per_draw: Whether ``inputs`` is one tensor [S, B, …] with separate examples for
+                each draw.
+            execution: How to put the draws through the network in this call. None takes the
+                posterior's own ``execution``, or else the fastest that the network supports.
         """
         if missing := self.weights.shapes.keys() - samples.keys():
             raise ValueError(f"the weight samples lack {sorted(missing)}.")
@@ -164,7 +167,7 @@ class Posterior(nn.Module, Generic[P]):
         return chosen.run(self.runnable, inputs, Samples.of(samples), inputs_per_draw)
 
     def train(self, mode: bool = True) -> "Posterior[P]":
-        """Switches the template along, but for modules that are always on or always off."""
+        """Sets the mode of the template too, except for modules that are always on or off."""
         super().train(mode)
         self.network.train(mode)
         for name in self._always_off:
@@ -174,13 +177,16 @@ class Posterior(nn.Module, Generic[P]):
         return self
 
     def statistics(self) -> list[Tensor]:
-        """The network's own buffers, wherever they are kept: what a pass in training writes to."""
+        """The network's buffers, in whichever table they are kept.
+
+        A forward pass in training mode may write to them (batch-norm statistics).
+        """
         own = dict(self.network.named_buffers()).keys()
         tables = (module for module in self.modules() if isinstance(module, TensorTable))
         return [value for table in tables for name, value in table().items() if name in own]
 
     def extra_repr(self) -> str:
-        """One line about what is Bayesian, for print(posterior)."""
+        """The network's class, the number of weights and the prior, for print(posterior)."""
         return (
             f"network={type(self.network).__name__}, weights={size(self.weights.shapes):,}, "
             f"prior={self.prior}"
@@ -196,7 +202,8 @@ class Posterior(nn.Module, Generic[P]):
             for name, row in padding.items():
                 index = cast(int, self.network.get_submodule(name.rpartition(".")[0]).padding_idx)
                 table = draw[name]
-                # Joined from pieces: an index tensor would be copied from the host for every draw.
+                # Joined from pieces: an index tensor would be copied from the host to the device
+                # for every draw.
                 kept = torch.cat([table[:index], row.unsqueeze(0), table[index + 1 :]])
                 values[f"network.{name}"] = kept
             return functional_call(self._call, values, (inputs,), strict=True)
@@ -205,7 +212,7 @@ class Posterior(nn.Module, Generic[P]):
 
 
 def check_parts(likelihood: object, prior: object) -> None:
-    """Raises if the parts of a posterior are not what their places ask for."""
+    """Raises if the likelihood is not a ``Likelihood`` or the prior is not a ``Prior``."""
     if not isinstance(likelihood, Likelihood):
         raise TypeError(
             f"likelihood={likelihood!r}: pass an object of bbh.likelihoods, e.g. Categorical()."

@@ -1,4 +1,4 @@
-"""What a posterior says about new inputs: a mixture over weight draws, and its uncertainty."""
+"""Predictive distributions for new inputs: mixtures over weight draws, and their uncertainty."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-# Halvings of the bracket in a quantile search: 2⁻⁶⁰ is below float64's resolution.
+# Bisection steps in a quantile search: 2⁻⁶⁰ is below the resolution of float64.
 _HALVINGS = 60
 
 
@@ -16,8 +16,8 @@ class Predictive:
     """The predictive distribution p(y | x, D) ≈ 1/S Σ_s p(y | x, w_s).
 
     Attributes:
-        mean: Its mean; for classes the averaged probabilities.
-        num_samples: S, the number of weight draws behind it.
+        mean: Mean of the distribution; for classes the averaged probabilities.
+        num_samples: S, the number of weight draws in the average.
     """
 
     mean: Float[Tensor, " B *event"]
@@ -26,11 +26,12 @@ class Predictive:
 
 @dataclass(frozen=True)
 class ClassPredictive(Predictive):
-    """Classes, or yes/no outputs.
+    """The predictive distribution of classes or of yes/no outputs.
 
     Attributes:
         entropy: H[mean], the total uncertainty, in nats.
-        expected_entropy: Mean entropy of the single draws: what no more data would remove.
+        expected_entropy: Mean entropy of the single draws: the uncertainty that more data would not
+            remove.
         confidence: Probability of the predicted class.
         labels: The predicted class.
         draws: Probabilities of every single draw [S, B, …], with ``keep_draws=True``.
@@ -50,7 +51,7 @@ class ClassPredictive(Predictive):
 
 @dataclass(frozen=True)
 class RegressionPredictive(Predictive):
-    """A mixture of Gaussians, one per weight draw.
+    """The predictive distribution of a regression: a mixture of Gaussians, one per weight draw.
 
     Attributes:
         locs: Mean of every draw [S, B, …].
@@ -62,17 +63,17 @@ class RegressionPredictive(Predictive):
 
     @property
     def epistemic_std(self) -> Tensor:
-        """Spread of the draws' means: shrinks with more data."""
+        """Standard deviation of the draws' means, which shrinks with more data."""
         return self.locs.std(0, correction=0)
 
     @property
     def aleatoric_std(self) -> Tensor:
-        """Root mean observation variance: does not shrink with more data."""
+        """Root of the mean noise variance, which does not shrink with more data."""
         return self.scales.square().mean(0).sqrt()
 
     @property
     def total_std(self) -> Tensor:
-        """Standard deviation of a new observation."""
+        """Standard deviation of a new observation: epistemic and aleatoric together."""
         return (self.epistemic_std.square() + self.aleatoric_std.square()).sqrt()
 
     def quantiles(self, levels: Sequence[float]) -> Float[Tensor, "Q B *event"]:
@@ -81,7 +82,7 @@ class RegressionPredictive(Predictive):
         if not all(0 < level < 1 for level in levels):
             raise ValueError(f"quantile levels lie strictly between 0 and 1, got {levels}.")
         locs, scales = self.locs.double(), self.scales.double()
-        # Beyond ten scales from the outermost mean no float64 mass is left.
+        # Ten scales beyond the outermost mean, the remaining mass is below float64's resolution.
         lower = (locs - 10 * scales).amin(0).expand(len(levels), *self.mean.shape)
         upper = (locs + 10 * scales).amax(0).expand(len(levels), *self.mean.shape)
         wanted = locs.new_tensor(levels).view(-1, *[1] * self.mean.dim())

@@ -1,6 +1,6 @@
-"""What is believed of the weights before the data: distributions to sample, most with a density.
+"""Priors over the weights. All can be sampled, and most have a density.
 
-Priors are values: they hold no tensors and take device and dtype from the samples they meet.
+A prior holds settings only, no tensors: it takes device and dtype from the samples it is given.
 """
 
 import fnmatch
@@ -18,11 +18,15 @@ from bbh.samples import Params, Shapes, flatten, size, unflatten
 
 
 class NoDensityError(TypeError):
-    """A density was asked of a prior that is known only by samples."""
+    """The density was requested of a prior that is known only by samples."""
 
 
 class Prior(ABC):
-    """A distribution over all Bayesian weights, independent between tensors."""
+    """A distribution over all Bayesian weights, independent between tensors.
+
+    Attributes:
+        has_density: Whether ``log_prob`` works; otherwise the prior is known only by samples.
+    """
 
     has_density: bool = True
 
@@ -30,17 +34,17 @@ class Prior(ABC):
     def sample_like(
         self, samples: Mapping[str, Tensor], shapes: Shapes, num_samples: int
     ) -> Params:
-        """Fresh draws ``{name: [num_samples, *shape]}`` on the device and dtype of ``samples``."""
+        """Draws ``{name: [num_samples, *shape]}`` with the device and dtype of ``samples``."""
 
     def sample_flat(
         self, samples: Mapping[str, Tensor], shapes: Shapes, num_samples: int
     ) -> Float[Tensor, "M D"]:
-        """The same side by side, as ``flatten`` lays them out."""
+        """Draws like ``sample_like``, with all weights of a draw in one row, as in ``flatten``."""
         return flatten(self.sample_like(samples, shapes, num_samples), shapes)
 
     @abstractmethod
     def log_prob(self, name: str, values: Tensor) -> Tensor:
-        """Log density of every single entry of the tensor called ``name``; same shape."""
+        """Log density of every entry of the tensor called ``name``, in the shape of ``values``."""
 
     def log_density(self, samples: Mapping[str, Tensor], shapes: Shapes) -> Float[Tensor, " S"]:
         """log p(w) of each weight sample, summed over all weights, in nats."""
@@ -48,15 +52,15 @@ class Prior(ABC):
         return flatten(parts, shapes).sum(1)
 
     def flat_log_density(self, flat: Float[Tensor, "S D"], shapes: Shapes) -> Float[Tensor, " S"]:
-        """The same of weights that already lie side by side."""
+        """log p(w) like ``log_density``, for weights that are already in one row per sample."""
         return self.log_density(unflatten(flat, shapes), shapes)
 
     def check(self, shapes: Shapes) -> None:
-        """Raises if this prior does not fit the tensors it is meant for."""
+        """Raises if this prior does not fit these tensors."""
         del shapes
 
     def normal(self, name: str) -> "Normal | None":
-        """The Gaussian that governs the tensor called ``name``, or None if it is not one."""
+        """The prior of the tensor called ``name`` if it is a Gaussian, else None."""
         del name
 
 
@@ -97,7 +101,7 @@ class Normal(ElementwisePrior):
         _check_positive("Normal", scale=self.scale)
 
     def distribution(self, like: Tensor) -> td.Distribution:
-        """torch's Normal."""
+        """N(loc, scale²) as a distribution of torch."""
         return td.Normal(_full(like, self.loc), _full(like, self.scale), validate_args=False)
 
     def sample_like(
@@ -111,7 +115,8 @@ class Normal(ElementwisePrior):
     ) -> Float[Tensor, "M D"]:
         """Independent draws for every weight, all at once."""
         like = next(iter(samples.values()))
-        # Not through the distribution: torch.normal reads its scales on the host to check them.
+        # Not with ``distribution``: torch.normal checks its scales, so the host would have to wait
+        # for the device.
         noise = torch.randn(num_samples, size(shapes), dtype=like.dtype, device=like.device)
         scaled = noise if self.scale == 1 else noise * self.scale
         return scaled + self.loc if self.loc else scaled
@@ -121,28 +126,29 @@ class Normal(ElementwisePrior):
         return self.flat_log_density(flatten(samples, shapes), shapes)
 
     def flat_log_density(self, flat: Float[Tensor, "S D"], shapes: Shapes) -> Float[Tensor, " S"]:
-        """−½ Σ((w − loc)/scale)² − D(log scale + ½ log 2π): few passes over all weights."""
+        """−½ Σ((w − loc)/scale)² − D(log scale + ½ log 2π), in few passes over all weights."""
         del shapes
         shifted = flat - self.loc if self.loc else flat
         constant = flat.shape[1] * math.log(self.scale * math.sqrt(2 * math.pi))
-        # Not as a product of vectors, which mixed precision would round.
+        # Not a dot product, which mixed precision would round.
         return (shifted * shifted).sum(1) * (-0.5 / self.scale**2) - constant
 
     def log_prob(self, name: str, values: Tensor) -> Tensor:
         """−½((w − loc)/scale)² − log scale − ½ log 2π."""
-        # Written out because it runs over every weight in every step: one pass, no validation.
+        # Written out, because this runs over all weights in every step and torch's distribution
+        # would take more passes.
         standardised = (values - self.loc) / self.scale
         return -0.5 * standardised.square() - math.log(self.scale * math.sqrt(2 * math.pi))
 
     def normal(self, name: str) -> "Normal":
-        """Itself."""
+        """This prior itself, which is Gaussian for every tensor."""
         del name
         return self
 
 
 @dataclass(frozen=True)
 class Laplace(ElementwisePrior):
-    """Density exp(−|w|/scale) / (2 scale): many weights near zero, some far out."""
+    """Density exp(−|w|/scale) / (2 scale): many weights near zero and a few large ones."""
 
     scale: float = 1.0
 
@@ -150,7 +156,7 @@ class Laplace(ElementwisePrior):
         _check_positive("Laplace", scale=self.scale)
 
     def distribution(self, like: Tensor) -> td.Distribution:
-        """torch's Laplace."""
+        """The Laplace distribution of torch, centred at zero."""
         return td.Laplace(_full(like, 0.0), _full(like, self.scale), validate_args=False)
 
 
@@ -165,7 +171,7 @@ class StudentT(ElementwisePrior):
         _check_positive("StudentT", df=self.df, scale=self.scale)
 
     def distribution(self, like: Tensor) -> td.Distribution:
-        """torch's StudentT."""
+        """Student's t as a distribution of torch, centred at zero."""
         df, zero, scale = (_full(like, value) for value in (self.df, 0.0, self.scale))
         return td.StudentT(df, zero, scale, validate_args=False)
 
@@ -204,11 +210,11 @@ class ScaleMixture(ElementwisePrior):
 
 @dataclass(frozen=True)
 class PerLayer(Prior):
-    """A prior of its own for every group of tensors.
+    """Different priors for different tensors.
 
     Args:
-        choices: Glob pattern of the parameter's name → prior; the first match counts.
-        default: For names that no pattern matches.
+        choices: Maps glob patterns of parameter names to priors; the first match counts.
+        default: The prior of tensors that no pattern matches.
 
     >>> PerLayer({"head.*": Laplace(0.1)}).of("head.weight")
     Laplace(scale=0.1)
@@ -227,7 +233,7 @@ class PerLayer(Prior):
     def sample_like(
         self, samples: Mapping[str, Tensor], shapes: Shapes, num_samples: int
     ) -> Params:
-        """Draws tensor by tensor."""
+        """Draws each tensor from its own prior."""
         draws: Params = {}
         for name, shape in shapes.items():
             draws |= self.of(name).sample_like(samples, {name: shape}, num_samples)
@@ -238,7 +244,7 @@ class PerLayer(Prior):
         return self.of(name).log_prob(name, values)
 
     def check(self, shapes: Shapes) -> None:
-        """Every pattern must match something: a typo would silently mean the default."""
+        """Raises if a pattern matches no tensor: a typo would silently select the default."""
         for pattern in self.choices:
             if not any(fnmatch.fnmatchcase(name, pattern) for name in shapes):
                 raise ValueError(
@@ -247,7 +253,7 @@ class PerLayer(Prior):
                 )
 
     def normal(self, name: str) -> Normal | None:
-        """The Gaussian of that tensor, if it has one."""
+        """The prior of that tensor if it is a Gaussian, else None."""
         return self.of(name).normal(name)
 
 
@@ -282,7 +288,7 @@ class Sampled(Prior):
         )
 
     def check(self, shapes: Shapes) -> None:
-        """The sampler must know every tensor, in its shape."""
+        """Raises if the sampler lacks a tensor or gives it another shape."""
         with torch.no_grad():
             draw = self.sampler(2)
         for name, shape in shapes.items():
@@ -304,5 +310,5 @@ def _check_positive(owner: str, **values: float) -> None:
 
 
 def _full(like: Tensor, value: float) -> Tensor:
-    # Filled where it is used: a copy from the host would stall an accelerator in every step.
+    # Created on the device: a copy from the host would make it wait in every step.
     return like.new_full((), value)

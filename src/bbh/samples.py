@@ -1,6 +1,6 @@
-"""Draws of a network's weights: named tensors, stacked, with what they were made from.
+"""Draws of a network's weights: named, stacked tensors, and the quantities they were made from.
 
-Nothing in the library writes weights into a network; they are passed to it.
+Nothing in the library writes weights into a network; weights are passed to it as arguments.
 """
 
 import math
@@ -18,17 +18,18 @@ Shapes = dict[str, torch.Size]
 
 
 class Samples(Mapping[str, Tensor]):
-    """S weight settings ``{name: [S, *shape]}``, and what they were made from.
+    """S weight settings ``{name: [S, *shape]}``, and the quantities they were made from.
 
-    It reads like a dictionary. The network's buffers may be in it too, one set for each draw.
-    ``weights.cost(samples, prior)`` needs no more than this object: whatever a distribution has to
-    know of its draws besides their values travels with them, also when some of them are taken or
-    all are moved to another device.
+    The object reads like a dictionary. It may also hold the network's buffers, one set for each
+    draw. ``weights.cost(samples, prior)`` needs nothing else: whatever a distribution must know
+    about its draws besides their values is stored here, and stays with the draws when some of them
+    are taken or when all are moved to another device.
 
     Args:
         tensors: The draws, stacked along the first axis.
-        latents: What lies behind each single draw, ``{name: [S, …]}``: the noise it was made from.
-        common: What lies behind all of them alike: means and scales of a Gaussian.
+        latents: Quantities that each draw has of its own, ``{name: [S, …]}``, such as the noise it
+            was made from.
+        common: Quantities that all draws share, such as the means and scales of a Gaussian.
         parts: The draws of each factor, if the distribution is a product.
     """
 
@@ -47,12 +48,12 @@ class Samples(Mapping[str, Tensor]):
 
     @staticmethod
     def of(tensors: Mapping[str, Tensor]) -> "Samples":
-        """Draws from anywhere, say from a Markov chain; nothing is known of their making."""
+        """Wraps draws from any source, such as a Markov chain; they have no latents."""
         return tensors if isinstance(tensors, Samples) else Samples(tensors)
 
     @staticmethod
     def joined(parts: Sequence["Samples"]) -> "Samples":
-        """Draws of several distributions over disjoint tensors as one."""
+        """Joins the draws of several distributions over disjoint tensors into one object."""
         return Samples({n: value for part in parts for n, value in part.items()}, parts=parts)
 
     @property
@@ -61,7 +62,7 @@ class Samples(Mapping[str, Tensor]):
         return len(next(iter(self._tensors.values())))
 
     def latent(self, name: str) -> Tensor:
-        """What lies behind these draws under this name, for each of them or for all alike."""
+        """The latent quantity of this name: one for each draw, or one that all draws share."""
         found = self._latents.get(name, self._common.get(name))
         if found is None:
             raise KeyError(
@@ -71,13 +72,13 @@ class Samples(Mapping[str, Tensor]):
         return found
 
     def latent_once(self, name: str, make: Callable[[], Tensor]) -> Tensor:
-        """The same, made when it is asked for the first time and kept from then on."""
+        """The latent quantity of this name, which ``make`` creates at the first request."""
         if name not in self._latents:
             self._latents[name] = make()
         return self._latents[name]
 
     def take(self, draws: slice) -> "Samples":
-        """Some of the draws, as views, with what they were made from."""
+        """Some of the draws, as views, with their latent quantities."""
         return self._each(lambda value: _taken(value, draws), common=False)
 
     def to(self, device: torch.device | str) -> "Samples":
@@ -89,7 +90,7 @@ class Samples(Mapping[str, Tensor]):
         return self._each(lambda value: _changed(value, Tensor.detach))
 
     def with_buffers(self, buffers: Mapping[str, Tensor]) -> "Samples":
-        """The same draws, each with buffers of the network of its own, ``{name: [S, *shape]}``."""
+        """The same draws, with the network's buffers for each draw, ``{name: [S, *shape]}``."""
         return Samples(
             self._tensors | dict(buffers),
             latents=self._latents,
@@ -98,22 +99,22 @@ class Samples(Mapping[str, Tensor]):
         )
 
     def values_only(self) -> "Samples":
-        """The draws without what they were made from: enough to predict, and less to hold."""
+        """The draws without latent quantities: enough for prediction, and smaller in memory."""
         return Samples(self._tensors)
 
     def apart(self) -> list[Params]:
-        """All draws, each a weight setting of its own.
+        """The draws as a list of single weight settings.
 
-        Their gradients come back as one stack: those of as many indices would be as many stacks,
-        zero but for one draw, and their sum.
+        The backward pass builds one stacked gradient for each tensor. Indexing S times would build
+        S stacked gradients, each zero except for one draw, and add them up.
         """
         columns = {name: _unstacked(value) for name, value in self.items()}
         return [dict(zip(columns, one, strict=True)) for one in zip(*columns.values(), strict=True)]
 
     def _each(self, change: Callable[[Tensor], Tensor], *, common: bool = True) -> "Samples":
-        """With every tensor changed; what all draws have in common may stay as it is."""
+        """A copy with ``change`` applied to every tensor, and to common quantities if asked."""
         parts = [part._each(change, common=common) for part in self.parts]
-        # A product's tensors are those of its parts: they are changed once.
+        # A product's tensors are the tensors of its parts: change each of them only once.
         done = {name: value for part in parts for name, value in part.items()}
         return Samples(
             {n: done[n] if n in done else change(value) for n, value in self.items()},
@@ -155,15 +156,15 @@ def _taken(value: Tensor, draws: slice) -> Tensor:
     base = value._base if value.requires_grad else None  # pyright: ignore[reportPrivateUsage]
     if base is None or not _repeats(value, base):
         return value[draws]
-    # One setting for all draws (a norm's, say) is repeated less often instead of being cut: the
-    # gradient of a cut is a stack of zeros but for some draws, and then their sum, and a deep
-    # network has dozens of such tensors.
+    # A tensor that is one setting repeated for all draws (a normalisation layer's, say) is expanded
+    # anew to fewer draws instead of being sliced. The gradient of a slice would be a full stack,
+    # zero except for the taken draws, and then a sum; a deep network has dozens of such tensors.
     number = len(range(*draws.indices(len(value))))
     return base.expand(number, *base.shape[1:])
 
 
 def _repeats(value: Tensor, base: Tensor) -> bool:
-    """Whether ``value`` is the one row of ``base``, several times."""
+    """Whether ``value`` is the only row of ``base``, expanded to several rows."""
     return (
         base.dim() == value.dim() > 0
         and len(base) == 1
@@ -181,7 +182,8 @@ def _unstacked(value: Tensor) -> Sequence[Tensor]:
         return (value.squeeze(0),)
     if value.requires_grad:
         return value.unbind()
-    # Buffers, which may be written to: torch allows that for views made one at a time only.
+    # These may be buffers that the network writes to: torch allows writing to views made by single
+    # indexing, but not to the views that unbind() returns.
     return [value[index] for index in range(len(value))]
 
 
@@ -221,12 +223,12 @@ def unflatten_parts(parts: Iterable[tuple[Float[Tensor, "S _"], Shapes]]) -> Par
 
 
 def as_vector(values: Mapping[str, Tensor]) -> Float[Tensor, " D"]:
-    """One weight setting as a vector."""
+    """Concatenates the tensors of one weight setting into a vector."""
     return torch.cat([value.flatten() for value in values.values()])
 
 
 def stack(settings: Sequence[Mapping[str, Tensor]]) -> Params:
-    """Several weight settings as one, ``{name: [S, *shape]}``, without gradient."""
+    """Stacks several weight settings into ``{name: [S, *shape]}``, without gradient."""
     return {
         name: torch.stack([setting[name].detach() for setting in settings]) for name in settings[0]
     }

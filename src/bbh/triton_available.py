@@ -1,4 +1,4 @@
-"""Whether kernels can be compiled here."""
+"""Checks whether Triton kernels can be used."""
 
 import functools
 import importlib.util
@@ -6,5 +6,5 @@ import importlib.util
 
 @functools.cache
 def triton_available() -> bool:
-    """Triton comes with torch's CUDA builds on Linux, and not with others."""
+    """Whether Triton is installed: it comes with torch's CUDA builds on Linux only."""
     return importlib.util.find_spec("triton") is not None

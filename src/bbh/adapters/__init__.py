@@ -1,4 +1,4 @@
-"""Posteriors for other libraries."""
+"""Adapters that make posteriors usable in other libraries."""
 
 from bbh.adapters.averaged import AveragedNetwork, foolbox_model
 

@@ -1,4 +1,4 @@
-"""Posteriors for other libraries' attacks."""
+"""Wraps a posterior as an ordinary network, for the attacks of other libraries."""
 
 import importlib
 import math
@@ -20,17 +20,18 @@ from bbh.samples import Samples
 
 
 class AveragedNetwork(nn.Module):
-    """A classifier's averaged predictive as an ordinary network: log 1/S Σ_s softmax(f(x, w_s)).
+    """A classifier's averaged prediction as an ordinary network: log 1/S Σ_s softmax(f(x, w_s)).
 
-    These outputs are logits like others, already normalised: their cross-entropy is the loss that
-    ``bbh.attacks`` raises. The draws are fixed, and one after the other is passed again for the
-    gradient, so that the memory of one suffices.
+    The outputs are normalised logits, and their cross-entropy is the loss that ``bbh.attacks``
+    increases. The draws are fixed. In the backward pass the network is run again for one draw after
+    the other, so that activations of only one draw are in memory.
 
     Args:
-        posterior: Always used in evaluation mode; not a submodule, so nothing moves or trains it.
-        num_samples: Weight draws.
-        samples: Draws to use instead of fresh ones.
-        preprocess: From this network's inputs to the posterior's.
+        posterior: A classifier. It is always used in evaluation mode, and it is not a submodule, so
+            that this network's ``to`` and ``train`` do not affect it.
+        num_samples: The number of weight draws.
+        samples: Draws to use instead of new ones.
+        preprocess: A function from this network's inputs to those of the posterior's network.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class AveragedNetwork(nn.Module):
         self.eval()
 
     def forward(self, inputs: Tensor) -> Float[Tensor, "B C"]:
-        """Log probabilities of the classes."""
+        """The logarithm of the averaged class probabilities."""
         posterior: Posterior[Any] = self.__dict__["_posterior"]
         inputs = inputs if self._preprocess is None else self._preprocess(inputs)
 
@@ -64,7 +65,7 @@ class AveragedNetwork(nn.Module):
                 return posterior(values, draw).squeeze(0).log_softmax(-1)
 
         each: list[Tensor] = []
-        # The same seed in every call: dropout layers of the network's own are one function too.
+        # The same seed in every call, so that dropout layers that stay on do not change the result.
         with seeded(self._seed, posterior.device):
             for one in self._draws.at_most(1):
                 each.append(checkpoint(log_probs, inputs, one.detach(), use_reentrant=False))
@@ -79,16 +80,16 @@ def foolbox_model(
     samples: Mapping[str, Tensor] | None = None,
     preprocess: Preprocess | None = None,
 ) -> Any:
-    """A ``foolbox.PyTorchModel`` of the averaged predictive, for any of Foolbox's attacks.
+    """A ``foolbox.PyTorchModel`` of the averaged prediction, for any of Foolbox's attacks.
 
-    Needs the extra ``foolbox``.
+    Foolbox is installed with the extra ``foolbox`` of this package.
 
     Args:
         posterior: A classifier.
-        num_samples: Weight draws, the same for every call.
+        num_samples: The number of weight draws, which are the same for every call.
         bounds: Range of valid inputs.
-        samples: Draws to use instead of fresh ones.
-        preprocess: From the attacked inputs to what the network takes.
+        samples: Draws to use instead of new ones.
+        preprocess: A function from the attacked inputs to the network's inputs.
     """
     try:
         foolbox = importlib.import_module("foolbox")

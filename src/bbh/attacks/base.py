@@ -1,4 +1,4 @@
-"""What all attacks share: the averaged predictive, the valid range, the memory bound."""
+"""The base of all attacks: averaged predictions, the range of valid inputs, the memory limit."""
 
 import math
 from abc import ABC, abstractmethod
@@ -26,12 +26,12 @@ class Attacked:
     """Inputs before and after an attack.
 
     Attributes:
-        inputs: After it.
-        clean_inputs: Before it.
+        inputs: The inputs after the attack.
+        clean_inputs: The inputs before the attack.
         loss: −log of the averaged predictive probability of the targets after the attack, in nats,
-            with the draws of the attack.
-        clean_loss: The same before it.
-        epsilon: The size that was allowed.
+            with the weight draws of the attack.
+        clean_loss: The same loss before the attack.
+        epsilon: The size of the perturbation that was allowed.
     """
 
     inputs: Float[Tensor, "B *event"] = field(repr=False)
@@ -41,12 +41,12 @@ class Attacked:
     epsilon: float
 
     def size(self, norm: Norm) -> Float[Tensor, " B"]:
-        """The perturbation's true size: clipping and averaging make it smaller than epsilon."""
+        """True size of the perturbation: clipping and averaging can make it less than epsilon."""
         return norm.size(self.inputs - self.clean_inputs)
 
 
 class Perturbed(NamedTuple):
-    """What an attack makes of one batch."""
+    """The result of an attack on one batch."""
 
     inputs: Tensor
     loss: Tensor
@@ -55,23 +55,23 @@ class Perturbed(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Attack(ABC):
-    """Raises −log 1/S Σ_s p(y | x, w_s), the averaged predictive's loss, by a small change of x.
+    """Increases the averaged prediction's loss, −log 1/S Σ_s p(y | x, w_s), by a small change of x.
 
-    An attack is called with a posterior, inputs, their targets and the size it may use. Made on one
-    posterior and tried on another it is a transfer attack:
+    An attack is called with a posterior, inputs, their targets and the largest size of the
+    perturbation. To attack one posterior with inputs made for another (a transfer attack), use
 
     ``predict(victim, attack(source, images, labels, 0.1).inputs)``
 
     Args:
         norm: Measures the perturbation.
-        bounds: Range of valid inputs, in the units of ``epsilon``; None for inputs without one.
-        num_samples: Weight draws S, none of which the evaluation sees. A distribution with fewer
-            different ones (MAP, an ensemble) uses each once, and so does the evaluation.
-        preprocess: A differentiable function from the attacked inputs to what the network takes,
-            where that is done outside of the network, such as
-            ``lambda images: (images - mean) / std``.
-        memory_limit: Bytes that draws and activations may take. One draw and one example are the
-            least that can be at work.
+        bounds: Range of valid inputs, in the units of ``epsilon``; None if there is no range.
+        num_samples: The number S of weight draws for the attack. ``robustness`` draws others for
+            its predictions, except for a distribution with fewer different draws (MAP, an
+            ensemble), where both use each draw once.
+        preprocess: A differentiable function from the attacked inputs to the network's inputs, if
+            they differ, such as ``lambda images: (images - mean) / std``.
+        memory_limit: Bytes that draws and activations may take. At least one draw and one example
+            are always processed at once, even if they take more.
     """
 
     norm: Norm = field(default_factory=LInf)
@@ -98,14 +98,14 @@ class Attack(ABC):
         *,
         samples: Mapping[str, Tensor] | None = None,
     ) -> Attacked:
-        """Attacked inputs, where the inputs were.
+        """Attacks the inputs. The result is on the device of the inputs.
 
         Args:
-            posterior: Put into evaluation mode meanwhile; nothing about it changes.
+            posterior: The posterior, in evaluation mode during the call and unchanged after it.
             inputs: One floating-point tensor within the bounds.
-            targets: What is true of them: the attack leads away from it.
-            epsilon: Largest size of the perturbation, in the inputs' own units.
-            samples: Weight draws to use instead of fresh ones, say from ``refresh_batch_norm``.
+            targets: The true targets of the inputs, whose probability the attack lowers.
+            epsilon: Largest size of the perturbation, in the units of the inputs.
+            samples: Weight draws to use instead of new ones, say from ``refresh_batch_norm``.
         """
         (attacked,) = self.sweep(posterior, inputs, targets, [epsilon], samples=samples)
         return attacked
@@ -119,17 +119,17 @@ class Attack(ABC):
         *,
         samples: Mapping[str, Tensor] | None = None,
     ) -> list[Attacked]:
-        """The attack at several sizes, all with the same draws.
+        """Attacks with several sizes of the perturbation, all with the same draws.
 
-        What does not depend on the size, the gradient at the clean inputs, is computed once: for
-        ``FGSM`` and ``LegacyFGSM`` that is most of the work.
+        The gradient at the clean inputs does not depend on the size and is computed once. For
+        ``FGSM`` and ``LegacyFGSM`` this is most of the work.
 
         Args:
-            posterior: As in a call.
-            inputs: As in a call.
-            targets: As in a call.
-            epsilons: One result for each, in their order.
-            samples: As in a call.
+            posterior: The posterior, as in a call of the attack.
+            inputs: One floating-point tensor within the bounds.
+            targets: The true targets of the inputs.
+            epsilons: Sizes of the perturbation; there is one result for each, in this order.
+            samples: Weight draws to use instead of new ones.
         """
         for epsilon in epsilons:
             _check_epsilon(epsilon)
@@ -160,7 +160,7 @@ class Attack(ABC):
     def _perturb(
         self, loss: AveragedLoss, clean: Tensor, epsilons: Sequence[float]
     ) -> list[Perturbed]:
-        """Attacks one batch at all sizes."""
+        """Attacks one batch with perturbations of all sizes."""
 
     def _clip(self, inputs: Tensor) -> Tensor:
         return inputs if self.bounds is None else inputs.clamp(*self.bounds)
@@ -168,7 +168,7 @@ class Attack(ABC):
     def _batches(
         self, posterior: Posterior[Any], draws: Draws, clean: Tensor, targets: Tensor
     ) -> Generator[tuple[AveragedLoss, Tensor]]:
-        """Batches and the loss on each, as large as memory allows."""
+        """Batches, as large as memory allows, with the loss for each."""
         device = posterior.device
         one, its_target = clean[:1].to(device), targets[:1].to(device)
         single = Draws(posterior, 1, draws.first(), self.memory_limit)
@@ -203,10 +203,10 @@ class Attack(ABC):
     def _check_targets(
         self, posterior: Posterior[Any], draws: Draws, one: Tensor, targets: Tensor
     ) -> None:
-        """Lets the likelihood look at all targets before the work begins.
+        """Lets the likelihood check all targets before the work begins.
 
-        On the CPU, where it looks at values too: on a GPU a class that does not exist would end the
-        program.
+        This happens on the CPU, where the likelihood also checks the values: on a GPU a class that
+        does not exist would crash the program.
         """
         prepared = one if self.preprocess is None else self.preprocess(one)
         outputs = posterior(prepared, draws.first()).cpu()
@@ -219,7 +219,7 @@ def _moved(perturbed: Perturbed, device: torch.device) -> Perturbed:
 
 
 def _check_epsilon(epsilon: float) -> None:
-    """Raises unless it is a size."""
+    """Raises if epsilon is negative or not finite."""
     if not 0 <= epsilon < math.inf:
         raise ValueError(
             f"epsilon={epsilon}: the size of a perturbation is a finite number, 0 or more."

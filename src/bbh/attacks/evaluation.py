@@ -1,4 +1,4 @@
-"""What attacks do to a posterior: accuracy, uncertainty, and whether it notices."""
+"""Evaluates a posterior under attack: accuracy, uncertainty, and whether attacks are detected."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,18 +19,19 @@ from bbh.prediction.predicting import predict
 
 @dataclass(frozen=True)
 class Robustness:
-    """Predictions for attacked inputs, in means over them.
+    """Quality of the predictions for attacked inputs; all values are means over the inputs.
 
     Attributes:
-        epsilon: The size the attack was allowed.
-        accuracy: Share of right predictions.
-        normalised_entropy: Predictive entropy as a share of the largest, log C.
-        mutual_information: How much the draws disagree, in nats.
+        epsilon: The size of the perturbation that was allowed.
+        accuracy: Share of correct predictions.
+        normalised_entropy: Predictive entropy as a share of its largest value, log C.
+        mutual_information: How much the weight draws disagree, in nats.
         auroc_entropy: How often an attacked input has a higher entropy than a clean one; 0.5 is
             chance.
-        auroc_mutual_information: The same by mutual information.
-        linf: True size of the perturbation, its largest change.
-        l2: True size of the perturbation, its length.
+        auroc_mutual_information: How often an attacked input has a higher mutual information than
+            a clean one; 0.5 is chance.
+        linf: True size of the perturbation in L∞, its largest change.
+        l2: True size of the perturbation in L2, its length.
     """
 
     epsilon: float
@@ -55,22 +56,23 @@ def robustness(
     samples: Mapping[str, Tensor] | None = None,
     attack_samples: Mapping[str, Tensor] | None = None,
 ) -> list[Robustness]:
-    """Accuracy and uncertainty under attacks of growing size, one row for each.
+    """Accuracy and uncertainty under attacks of several sizes, one row for each size.
 
-    The attack has the same draws for all sizes. The draws that predict are drawn apart from those,
-    and are the same for all sizes and for the clean inputs.
+    The attack uses the same weight draws for all sizes. Predictions use other draws, which are the
+    same for all sizes and for the clean inputs.
 
     Args:
-        posterior: Whose predictions are judged; a classifier.
+        posterior: The classifier whose predictions are evaluated.
         inputs: Clean inputs, in the units of ``epsilons``.
-        targets: Their classes.
-        epsilons: Sizes of the perturbation; 0 is the clean inputs.
-        attack: By default ``FGSM()``.
-        source: The posterior that the attack sees, by default the one that is judged; another
-            makes it a black-box transfer. The attack's ``preprocess`` serves both.
-        num_samples: Weight draws that predict; the attack has its own number.
-        samples: Draws that predict, instead of fresh ones.
-        attack_samples: Draws for the attack, instead of fresh ones.
+        targets: The classes of the inputs.
+        epsilons: Sizes of the perturbation; 0 stands for the clean inputs.
+        attack: The attack; by default ``FGSM()``.
+        source: The posterior that the inputs are attacked on, by default ``posterior`` itself. With
+            another one this is a black-box transfer attack. The attack's ``preprocess`` is used for
+            both.
+        num_samples: The number of weight draws for predictions; the attack has its own number.
+        samples: Draws for predictions, instead of new ones.
+        attack_samples: Draws for the attack, instead of new ones.
     """
     attack = attack or FGSM()
     epsilons = [float(epsilon) for epsilon in epsilons]
@@ -90,7 +92,7 @@ def robustness(
             images = images.to(posterior.device)
             yield images if attack.preprocess is None else attack.preprocess(images)
 
-    # One prediction for all, so that all see the same draws.
+    # A single call predicts everything, so that all predictions use the same draws.
     predictive = predict(posterior, pieces(), num_samples, samples=samples)
     parts = zip(
         predictive.mean.split(len(inputs)),

@@ -1,4 +1,4 @@
-"""One step along the gradient, and the same as the paper did it."""
+"""Attacks by one step along the gradient: FGSM, and the variant that the paper used."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ from bbh.attacks.loss import AveragedLoss
 class FGSM(Attack):
     """Fast gradient sign method: x' = clip(x + ε · steepest(∇ₓL)), Goodfellow et al. (2015).
 
-    L is the averaged predictive's loss, see ``Attack``; steepest(g) is sign(g) in L∞ and g / ‖g‖
-    in L2.
+    L is the loss of the averaged prediction, see ``Attack``; steepest(g) is sign(g) in L∞ and
+    g / ‖g‖ in L2.
     """
 
     def _perturb(
@@ -28,13 +28,13 @@ class FGSM(Attack):
 
 @dataclass(frozen=True, kw_only=True)
 class LegacyFGSM(Attack):
-    """The paper's attack: every draw makes an image of its own, and these are averaged.
+    """The paper's attack: it perturbs the image for each draw separately and takes the average.
 
         x' = x + ε · 1/S Σ_s steepest(∇ₓ −log p(y | x, w_s)), not clipped
 
-    Where the draws disagree their steps cancel: the perturbation is at most ε and usually smaller,
-    so a posterior looks the more robust the more its draws disagree. ``Attacked.size`` tells by how
-    much. For the published curves only; ``FGSM`` is the attack to report.
+    Where the draws disagree, their steps cancel. The perturbation is at most ε and usually smaller,
+    so the more its draws disagree, the more robust a posterior appears. ``Attacked.size`` gives the
+    true size. Use this attack only to reproduce the published curves, and report ``FGSM``.
     """
 
     bounds: Bounds | None = None

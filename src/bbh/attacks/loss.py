@@ -1,4 +1,4 @@
-"""What attacks raise: the averaged predictive's negative log probability, and its gradient."""
+"""The loss that attacks increase, −log of the averaged predictive probability, and its gradient."""
 
 import math
 from collections.abc import Callable
@@ -23,19 +23,19 @@ class AveragedLoss:
         L_b(x) = −log 1/S Σ_s p(y_b | x, w_s)
         ∇L_b(x) = −Σ_s r_sb ∇ log p(y_b | x, w_s),   r_b = softmax_s log p(y_b | x, w_s)
 
-    The draws pass in chunks, and nothing of a chunk but its log-sum-exp and that one's gradient is
-    kept: two chunks weigh in with their shares of the joint sum, so that one pass gives the exact
-    gradient whatever the chunk size.
+    The draws are processed in chunks. Of each chunk only the log-sum-exp and its gradient are kept,
+    and the gradients of chunks are weighted by their shares of the joint sum. One pass therefore
+    gives the exact gradient for any chunk size.
 
-    Randomness of the network's own (dropout left on) has the same seed in every pass, so that this
-    is one function of x.
+    If the network itself is random (dropout left on), every pass uses the same seed, so that the
+    loss is one function of x.
 
     Args:
-        posterior: In evaluation mode, for examples to be independent of each other.
+        posterior: The posterior, in evaluation mode so that examples do not affect each other.
         draws: The S weight draws.
-        targets: On the posterior's device.
-        at_once: Draws per chunk.
-        preprocess: From the attacked inputs to the network's.
+        targets: The targets of the batch, on the posterior's device.
+        at_once: The number of draws per chunk.
+        preprocess: A function from the attacked inputs to the network's inputs.
     """
 
     def __init__(
@@ -55,13 +55,13 @@ class AveragedLoss:
         self._seed = int(torch.randint(2**62, ()))
 
     def renewed(self) -> "AveragedLoss":
-        """The same with fresh draws."""
+        """The same loss with new weight draws."""
         return AveragedLoss(
             self._posterior, self._draws.renewed(), self._targets, self._at_once, self._preprocess
         )
 
     def value(self, inputs: Float[Tensor, "B *event"]) -> Float[Tensor, " B"]:
-        """L_b in nats, in float64."""
+        """The loss L_b of each example in nats, in float64."""
         total = self._nothing(inputs)
         with torch.no_grad(), self._seeded():
             for some in self._draws.at_most(self._at_once):
@@ -71,7 +71,7 @@ class AveragedLoss:
     def gradient(
         self, inputs: Float[Tensor, "B *event"]
     ) -> tuple[Float[Tensor, " B"], Float[Tensor, "B *event"]]:
-        """L_b and ∇L_b."""
+        """The loss L_b and its gradient ∇L_b for each example."""
         total, slope = self._nothing(inputs), torch.zeros_like(inputs)
         with self._seeded():
             for some in self._draws.at_most(self._at_once):
@@ -89,7 +89,7 @@ class AveragedLoss:
     def mean_over_draws(
         self, inputs: Float[Tensor, "B *event"], step: Callable[[Tensor], Tensor]
     ) -> Float[Tensor, "B *event"]:
-        """1/S Σ_s step(∇ −log p(y | x, w_s)): every draw's own step, averaged."""
+        """1/S Σ_s step(∇ −log p(y | x, w_s)): the average of the steps of single draws."""
         total = torch.zeros_like(inputs)
         with self._seeded():
             for some in self._draws.at_most(self._at_once):
@@ -105,13 +105,15 @@ class AveragedLoss:
         self, inputs: Tensor, samples: Samples, *, inputs_per_draw: bool = False
     ) -> Float[Tensor, "S B"]:
         if self._preprocess is not None and inputs_per_draw:
-            # Images as ever for it, one after the other: it knows no axis of draws.
+            # Preprocessing expects one axis of images, so the axes of draws and examples are
+            # joined for it.
             prepared = self._preprocess(inputs.flatten(0, 1))
             inputs = prepared.unflatten(0, inputs.shape[:2])
         elif self._preprocess is not None:
             inputs = self._preprocess(inputs)
         outputs = self._posterior(inputs, samples.detach(), inputs_per_draw=inputs_per_draw)
-        # In float32 a sure network's 1 − p is 0, and the gradient lacks the target's part.
+        # In double precision: in float32, 1 − p of a very confident network rounds to 0, and the
+        # gradient would lack the term of the target.
         return self._likelihood.log_prob(outputs.double(), self._targets)
 
     def _nothing(self, inputs: Tensor) -> Tensor:
@@ -122,7 +124,7 @@ class AveragedLoss:
 
 
 def unweighted(likelihood: Likelihood[Any]) -> Likelihood[Any]:
-    """The likelihood as a probability: a class of weight 0 could not be attacked at all."""
+    """The likelihood without class weights: a class of weight 0 could not be attacked."""
     if isinstance(likelihood, Categorical):
         return Categorical()
     return Bernoulli() if isinstance(likelihood, Bernoulli) else likelihood

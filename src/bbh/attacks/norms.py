@@ -1,4 +1,4 @@
-"""What "small" means: the size of a perturbation, and the ball an attack must stay in."""
+"""Norms: they measure the size of a perturbation and define the ball an attack must stay in."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ class Norm(ABC):
 
     @abstractmethod
     def size(self, perturbation: Float[Tensor, "B *event"]) -> Float[Tensor, " B"]:
-        """How large each example's perturbation is."""
+        """The size of each example's perturbation."""
 
     @abstractmethod
     def steepest(self, gradient: Float[Tensor, "B *event"]) -> Float[Tensor, "B *event"]:
-        """The step of size 1 along which a loss with this gradient rises most; 0 for 0."""
+        """The step of size 1 that increases a loss with this gradient most; 0 if it is 0."""
 
     @abstractmethod
     def project(
@@ -33,28 +33,28 @@ class Norm(ABC):
 
 @dataclass(frozen=True)
 class LInf(Norm):
-    """max_i |δ_i|: no pixel changes by more.
+    """max_i |δ_i|: the largest change of a single entry (of a pixel, say).
 
     >>> LInf().size(torch.tensor([[3.0, -4.0]]))
     tensor([4.])
     """
 
     def size(self, perturbation: Float[Tensor, "B *event"]) -> Float[Tensor, " B"]:
-        """The largest change."""
+        """The largest absolute change of an entry."""
         return _rows(perturbation).abs().amax(1)
 
     def steepest(self, gradient: Float[Tensor, "B *event"]) -> Float[Tensor, "B *event"]:
-        """Signs."""
+        """The signs of the gradient."""
         return gradient.sign()
 
     def project(
         self, perturbation: Float[Tensor, "B *event"], epsilon: float
     ) -> Float[Tensor, "B *event"]:
-        """Every change cut off at ±epsilon."""
+        """The perturbation with every entry clipped to ±epsilon."""
         return perturbation.clamp(-epsilon, epsilon)
 
     def random(self, like: Float[Tensor, "B *event"]) -> Float[Tensor, "B *event"]:
-        """Uniform in the cube."""
+        """Perturbations from the uniform distribution over the cube [−1, 1]^d."""
         return 2 * torch.rand_like(like) - 1
 
 
@@ -67,12 +67,13 @@ class L2(Norm):
     """
 
     def size(self, perturbation: Float[Tensor, "B *event"]) -> Float[Tensor, " B"]:
-        """The length."""
+        """The Euclidean length."""
         return torch.linalg.vector_norm(_rows(perturbation), dim=1)
 
     def steepest(self, gradient: Float[Tensor, "B *event"]) -> Float[Tensor, "B *event"]:
-        """The gradient at length 1."""
-        # A sure network has gradients whose squares are below the smallest number there is.
+        """The gradient scaled to length 1."""
+        # Scaled to largest entry 1 first: gradients of a very confident network are so small that
+        # their squares would underflow to 0.
         tiny = torch.finfo(gradient.dtype).tiny
         scaled = gradient / _along(LInf().size(gradient).clamp(min=tiny), gradient)
         return scaled / _along(self.size(scaled).clamp(min=tiny), gradient)
@@ -80,13 +81,13 @@ class L2(Norm):
     def project(
         self, perturbation: Float[Tensor, "B *event"], epsilon: float
     ) -> Float[Tensor, "B *event"]:
-        """Shortened to ``epsilon`` where it is longer."""
+        """The perturbation, shortened to length ``epsilon`` where it is longer."""
         tiny = torch.finfo(perturbation.dtype).tiny
         factor = (epsilon / self.size(perturbation).clamp(min=tiny)).clamp(max=1)
         return perturbation * _along(factor, perturbation)
 
     def random(self, like: Float[Tensor, "B *event"]) -> Float[Tensor, "B *event"]:
-        """Uniform in the ball: a random direction, and a radius with density ∝ r^(d−1)."""
+        """Uniform in the ball: a random direction times a radius with density ∝ r^(d−1)."""
         directions = self.steepest(torch.randn_like(like))
         radii = torch.rand_like(self.size(like)) ** (1 / max(1, like[0].numel()))
         return directions * _along(radii, like)

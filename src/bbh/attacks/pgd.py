@@ -1,4 +1,4 @@
-"""Many small steps along the gradient."""
+"""Attacks by many small steps along the gradient."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,25 +12,25 @@ from bbh.attacks.loss import AveragedLoss
 
 @dataclass(frozen=True, kw_only=True)
 class PGD(Attack):
-    """Projected gradient ascent on the averaged predictive's loss L, Madry et al. (2018).
+    """Projected gradient ascent on the loss L of the averaged prediction, Madry et al. (2018).
 
         x ← clip(project(x + α · steepest(∇ₓL)))
 
-    By default one set of draws serves all steps: L is then one function, and the result is, for
-    each example, the point with the highest loss among all iterates, the clean input and the point
-    of ``FGSM``. So with the same draws PGD is never weaker than FGSM.
+    By default all steps use one set of draws, so L is one function. The result is, for each
+    example, the point with the highest loss among all iterates, the clean input and the point of
+    ``FGSM``. With the same draws PGD is therefore never weaker than FGSM.
 
-    The worst point for a few draws need not be bad for others. Where many draws cost too much,
-    ``fresh_draws`` takes new ones in every step (expectation over transformations, Athalye et al.,
-    2018); every step then raises another function, no best point can be told, and the result is the
-    last one.
+    The worst point for a few draws need not be bad for other draws. Where many draws take too long,
+    ``fresh_draws`` uses new ones in every step (expectation over transformations, Athalye et al.,
+    2018). Every step then increases a different function, so the losses of points cannot be
+    compared, and the result is the last point.
 
     Args:
-        steps: How many.
-        relative_step_size: α as a share of epsilon; None takes 2.5 / steps, with which the whole
-            ball can be crossed.
+        steps: The number of steps.
+        relative_step_size: α as a share of epsilon. None takes 2.5 / steps, so that all steps
+            together can cross the whole ball.
         random_start: Begin at a random point of the ball, not at the clean input.
-        fresh_draws: New weight draws in every step.
+        fresh_draws: Use new weight draws in every step.
     """
 
     steps: int = 20
@@ -74,7 +74,7 @@ class PGD(Attack):
     ) -> Perturbed:
         clean_loss, clean_gradient = at_clean
         best = _Best(clean, clean_loss)
-        if epsilon:  # a ball of size zero holds no other point
+        if epsilon:  # a ball of size zero contains only the clean input
             one_step = self._clip(clean + epsilon * self.norm.steepest(clean_gradient))
             best.offer(one_step, loss.value(one_step))
             current = self._start(clean, epsilon)
@@ -98,14 +98,14 @@ class PGD(Attack):
 
 
 class _Best:
-    """The inputs with the highest loss so far, example by example."""
+    """For each example, the input with the highest loss so far."""
 
     def __init__(self, inputs: Tensor, loss: Tensor):
         self.inputs = inputs
         self.loss = loss
 
     def offer(self, inputs: Tensor, loss: Tensor) -> None:
-        """Takes the place where it is better."""
+        """Replaces the best inputs of those examples whose loss is higher now."""
         better = loss > self.loss
         self.loss = torch.where(better, loss, self.loss)
         shaped = better.view(-1, *[1] * (inputs.dim() - 1))

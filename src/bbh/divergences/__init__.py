@@ -1,4 +1,4 @@
-"""KL(q‖p) in five ways: one exact, four estimated from weight samples.
+"""Five ways to compute KL(q‖p): one exact, four estimated from weight samples.
 
 | divergence | needs of q | needs of the prior | sees correlations |
 |---|---|---|---|

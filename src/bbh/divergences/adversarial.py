@@ -1,4 +1,7 @@
-"""A critic that tells weights of q from weights of the prior: its logit is log q/p."""
+"""Estimates KL(q‖p) with a critic that tells weights of q from weights of the prior p.
+
+The logit of the best critic is log q/p.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +18,10 @@ from bbh.samples import Shapes, flatten, size
 
 
 class Critic(nn.Module):
-    """T(w): the logit that a single weight value came from q, optionally knowing its tensor."""
+    """T(w): the logit that a single weight value came from q.
+
+    With an embedding the critic also knows which tensor the weight belongs to.
+    """
 
     def __init__(self, shapes: Shapes, hidden: tuple[int, ...], embedding: int):
         super().__init__()
@@ -44,15 +50,16 @@ class Adversarial(Divergence):
     """KL(q‖p) ≈ Σ_w mean_i T(w_i), Mescheder, Nowozin & Geiger (2017), prior-contrastive form.
 
     The critic T sees one scalar weight. Unconditioned, as in the paper, it learns the ratio of
-    the *mixture over all weights* to the prior, not each weight's own: a known weakness, kept to
-    compare. Conditioned on the tensor it learns one ratio per tensor.
+    the *mixture over all weights* to the prior instead of one ratio for each weight. This is a
+    known weakness, kept for comparison. Conditioned on the tensor, it learns one ratio per tensor.
 
     Args:
         hidden: Widths of the critic's ReLU layers.
         steps: Critic steps per training step (the paper says 5, its code does 1).
         pretraining: Critic steps before training.
         embedding: Size of a learned code of the weight's tensor; 0 leaves the critic unconditioned.
-        max_weights: Use at most this many weights per step, chosen at random, and scale up.
+        max_weights: The largest number of weights per step. If there are more, that many are chosen
+            at random and the estimate is scaled up. None uses all.
     """
 
     hidden: tuple[int, ...] = (64, 64)
@@ -62,15 +69,15 @@ class Adversarial(Divergence):
     max_weights: int | None = 100_000
 
     def helper(self, shapes: Shapes) -> Critic:
-        """The critic."""
+        """Builds the critic."""
         return Critic(shapes, self.hidden, self.embedding)
 
     def auxiliary_steps(self) -> int:
-        """One critic step rides along with the training step itself."""
+        """All critic steps but one: the training step itself also trains the critic once."""
         return max(0, self.steps - 1)
 
     def pretraining_steps(self) -> int:
-        """Critic steps before training."""
+        """The number of critic steps before training."""
         return self.pretraining
 
     def __call__(
@@ -92,7 +99,7 @@ class Adversarial(Divergence):
         if self.max_weights is not None and num_weights > self.max_weights:
             index = torch.randint(num_weights, (self.max_weights,), device=generated.device)
             generated, reference = generated[:, index], reference[:, index]
-        # The estimate must not train the critic: it would learn to make the estimate small.
+        # The estimate must not train the critic, which would only learn to make it small.
         fixed = {name: value.detach() for name, value in helper.named_parameters()}
         logits: Tensor = functional_call(helper, fixed, (generated, index))
         complexity = logits.mean(0).sum() * (num_weights / len(index))

@@ -1,4 +1,4 @@
-"""The interface of all divergences: samples of q and a prior in, nats out."""
+"""The interface of all divergences: from samples of q and a prior to a number of nats."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -13,10 +13,11 @@ from bbh.samples import Shapes
 
 
 class NormalMarginals(NamedTuple):
-    """Means and standard deviations of a factorised Gaussian q, or of S that differ in their means.
+    """Means and standard deviations of a factorised Gaussian q.
 
-    All weights are in one vector, in the order of the shapes they go with: a few passes over it
-    are faster than a few per tensor.
+    There may be S rows of means, for S Gaussians that share their standard deviations. All weights
+    are in one vector, in the order of the shapes, since a few passes over one long vector are
+    faster than a few passes over every tensor.
     """
 
     loc: Float[Tensor, "*S D"]
@@ -24,10 +25,11 @@ class NormalMarginals(NamedTuple):
 
 
 class Divergence(ABC):
-    """KL(q‖p), exact or estimated from weight samples of q. A value: it holds no tensors.
+    """KL(q‖p), exact or estimated from weight samples of q.
 
-    A divergence that learns (a critic) describes its helper network; the weight distribution
-    that uses it owns the helper, so that it trains, moves and is saved with everything else.
+    A divergence holds settings only, no tensors. If it needs a helper network (a critic), then
+    ``helper`` builds it and the weight distribution owns it, so that it is trained, moved and saved
+    together with the weights.
     """
 
     needs_prior_density: ClassVar[bool] = False
@@ -43,19 +45,19 @@ class Divergence(ABC):
         marginals: NormalMarginals | None = None,
         helper: nn.Module | None = None,
     ) -> Cost:
-        """Nats between the q that drew ``samples`` and the prior.
+        """The divergence in nats between the q that drew ``samples`` and the prior.
 
         Args:
-            samples: ``{name: [S, *shape]}`` with gradient.
-            shapes: Which tensors count.
+            samples: Weight samples of q, ``{name: [S, *shape]}``, with gradient.
+            shapes: The tensors that enter the divergence.
             prior: The distribution p.
-            marginals: Its means and scales, if q is a factorised Gaussian; S rows of means if each
-                sample was drawn around means of its own.
-            helper: What ``helper`` built.
+            marginals: Means and scales of q, if q is a factorised Gaussian. They have S rows of
+                means if each sample was drawn from a Gaussian with its own means.
+            helper: The network that ``helper`` built, if any.
         """
 
     def min_samples(self) -> int:
-        """How many weight samples an estimate takes at least."""
+        """The smallest number of weight samples for an estimate."""
         return 1
 
     def helper(self, shapes: Shapes) -> nn.Module | None:
@@ -63,15 +65,15 @@ class Divergence(ABC):
         del shapes
 
     def auxiliary_steps(self) -> int:
-        """Steps on the auxiliary term alone before each training step."""
+        """The number of steps on the auxiliary term alone before each training step."""
         return 0
 
     def pretraining_steps(self) -> int:
-        """Steps on the auxiliary term alone before training starts."""
+        """The number of steps on the auxiliary term alone before training starts."""
         return 0
 
     def check(self, prior: Prior, *, has_marginals: bool) -> None:
-        """Raises at construction if this divergence cannot serve this q and prior."""
+        """Raises if this divergence cannot be computed for this kind of q and this prior."""
         name = type(self).__name__
         if self.needs_marginals and not has_marginals:
             raise TypeError(

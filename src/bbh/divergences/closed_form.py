@@ -1,4 +1,4 @@
-"""KL of a factorised Gaussian, exact in everything that has a closed form."""
+"""KL of a factorised Gaussian, exact wherever a closed form exists."""
 
 import math
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ class ClosedForm(Divergence):
         marginals: NormalMarginals | None = None,
         helper: nn.Module | None = None,
     ) -> Cost:
-        """Exact nats, or unbiased ones where the prior is not Gaussian."""
+        """The KL: exact for a Gaussian prior, else an unbiased estimate."""
         if marginals is None:
             raise TypeError("ClosedForm needs the marginals of q.")
         normals = {prior.normal(name) for name in shapes}
@@ -57,7 +57,7 @@ class ClosedForm(Divergence):
 def normal_kl(loc: Tensor, scale: Tensor, prior: Normal) -> Tensor:
     """KL(N(loc, scale²) ‖ prior), summed over all weights.
 
-    Several settings of the means, stacked along a first axis of ``loc``, are averaged.
+    If ``loc`` has several rows of means, the result is the average over the rows.
 
     >>> normal_kl(torch.tensor([3.0]), torch.tensor([0.1]), Normal(1.0))
     tensor(6.3076)

@@ -1,4 +1,4 @@
-"""Nearest neighbours for the entropy of q only; the prior enters by its exact density."""
+"""KL with a nearest-neighbour estimate of q's entropy and the exact density of the prior."""
 
 import math
 from collections.abc import Mapping
@@ -16,20 +16,21 @@ from bbh.samples import Shapes, flatten
 
 @dataclass(frozen=True)
 class NearestNeighbourEntropy(Divergence):
-    """KL(q‖p) = E_q[−log p(w)] − H(q), every weight on its own, summed.
+    """KL(q‖p) = E_q[−log p(w)] − H(q), estimated for each weight separately and summed.
 
-    The prior term is averaged over the weight samples with the exact density, so far means and
-    wide q cost what they should. The entropy is Kozachenko & Leonenko's (1987) in one dimension,
+    The prior term is averaged over the weight samples with the exact density, so means far from
+    the prior and a wide q have their full cost. The entropy is estimated after Kozachenko &
+    Leonenko (1987) in one dimension,
 
         H ≈ ψ(n) − ψ(k) + log 2 + mean_i log ν_i,
 
-    ν_i the distance to the k-th nearest of the other samples. Correlations between weights cost
-    nothing, as in ``NearestNeighbour``.
+    where ν_i is the distance to the k-th nearest of the other samples. Correlations between weights
+    are ignored, as in ``NearestNeighbour``.
 
     Args:
-        neighbours: k, of n > k samples. The gradient holds 1/ν, whose variance is finite only
-            from k = 3 on; below, the floor alone bounds it.
-        floor: As in ``NearestNeighbour``.
+        neighbours: k, which must be less than the number n of samples. The gradient contains 1/ν,
+            whose variance is finite only for k ≥ 3; for smaller k only the floor bounds it.
+        floor: Distances are √(distance² + floor²), as in ``NearestNeighbour``.
     """
 
     neighbours: int = 3
@@ -42,7 +43,7 @@ class NearestNeighbourEntropy(Divergence):
         check_floor(self.floor)
 
     def min_samples(self) -> int:
-        """A sample and its k neighbours."""
+        """k + 1: a sample and its k neighbours."""
         return self.neighbours + 1
 
     def __call__(
@@ -65,6 +66,6 @@ class NearestNeighbourEntropy(Divergence):
 
 
 def _digamma(number: int) -> float:
-    # ψ(n) = −γ + Σ_{j<n} 1/j for whole numbers.
+    # For whole numbers ψ(n) = −γ + Σ_{j<n} 1/j.
     euler = 0.5772156649015329
     return -euler + math.fsum(1 / j for j in range(1, number))

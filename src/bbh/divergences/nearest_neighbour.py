@@ -1,10 +1,11 @@
-"""The paper's estimators: distances to the nearest neighbour in q and in prior samples.
+"""The paper's estimators, from distances to the nearest samples of q and of the prior.
 
 Wang, Kulkarni & Verdú (2009): for n samples of q and m of p in d dimensions
 
     KL ≈ d/n · Σ_i log(ρ_i / ν_i) + log(m / (n − 1)),
 
-ρ_i the distance from the i-th sample of q to the nearest of p, ν_i to the nearest other of q.
+where ρ_i is the distance from the i-th sample of q to the nearest sample of p, and ν_i the distance
+to the nearest other sample of q.
 """
 
 import math
@@ -24,15 +25,17 @@ from bbh.samples import Shapes, flatten, size
 
 @dataclass(frozen=True)
 class NearestNeighbour(Divergence):
-    """Every weight on its own (d = 1), summed: the paper's main estimator.
+    """The paper's main estimator: each weight separately (d = 1), summed.
 
-    Good for narrow q inside the prior's bulk. It under-penalises means beyond two prior scales
-    and q wider than the prior, where the penalty grows like a logarithm
-    (``NearestNeighbourEntropy`` does not), and it does not see correlations between
-    weights: the sum of marginal KLs is at most the joint KL.
+    It works well for a narrow q inside the bulk of the prior. It penalises means beyond two prior
+    scales and a q wider than the prior too little, since there the penalty grows only
+    logarithmically (``NearestNeighbourEntropy`` does not have this problem). It ignores
+    correlations between weights: for a factorised prior, the sum of marginal KLs is at most the
+    joint KL.
 
     Args:
-        prior_samples: m, fresh in every step; None takes as many as there are weight samples.
+        prior_samples: m, the number of prior samples, which are new in every step; None takes as
+            many as there are weight samples.
         floor: Distances are √(distance² + floor²), so gradients stay below 1/(2·floor).
     """
 
@@ -44,7 +47,7 @@ class NearestNeighbour(Divergence):
         check_floor(self.floor)
 
     def min_samples(self) -> int:
-        """A sample and its neighbour."""
+        """Two: a sample and its neighbour."""
         return 2
 
     def __call__(
@@ -69,15 +72,16 @@ class NearestNeighbour(Divergence):
 
 @dataclass(frozen=True)
 class JointNearestNeighbour(Divergence):
-    """All weights as one vector (d = D).
+    """Estimates the KL of all weights as one vector (d = D).
 
-    In many dimensions distances concentrate and the estimate tends to
+    In many dimensions distances concentrate, and the estimate tends to
     D/2 · log((1 + σ² + μ²)/(2σ²)): only the average variance and squared mean matter, and it
-    turns negative for q wider than the prior. Kept to compare with the paper.
+    turns negative for a q wider than the prior. It is kept for comparison with the paper.
 
     Args:
-        prior_samples: m; None takes as many as there are weight samples.
-        floor: As in ``NearestNeighbour``.
+        prior_samples: m, the number of prior samples; None takes as many as there are weight
+            samples.
+        floor: Distances are √(distance² + floor²), as in ``NearestNeighbour``.
     """
 
     prior_samples: int | None = None
@@ -88,7 +92,7 @@ class JointNearestNeighbour(Divergence):
         check_floor(self.floor)
 
     def min_samples(self) -> int:
-        """A sample and its neighbour."""
+        """Two: a sample and its neighbour."""
         return 2
 
     def __call__(
@@ -118,7 +122,7 @@ class JointNearestNeighbour(Divergence):
 
 
 def check_floor(floor: float) -> None:
-    """Raises unless equal samples keep a distance whose logarithm is finite."""
+    """Raises if the floor is not positive: equal samples would then have distance 0."""
     if not floor > 0:
         raise ValueError(f"floor={floor}: the smallest distance must be positive.")
 
@@ -131,6 +135,6 @@ def _check_prior_samples(prior_samples: int | None) -> None:
 def _squared_distances(
     left: Float[Tensor, "S D"], right: Float[Tensor, "M D"]
 ) -> Float[Tensor, "S M"]:
-    # One row at a time: exact differences (a Gram matrix loses digits when rows are close),
-    # and memory for one row's differences instead of S·M·D.
+    # One row at a time needs memory for M·D differences instead of S·M·D. Differences are exact,
+    # while a Gram matrix loses digits when rows are close.
     return torch.stack([(right - row).square().sum(1) for row in left])

@@ -11,7 +11,7 @@ from bbh.triton_available import triton_available
 
 # Added to ν and to the ratio as in the authors' code; the floor already keeps both positive.
 TINY = 1e-8
-# Above this many prior samples a sorted look-up is faster than going through them one by one.
+# Above this number of samples, sorting is faster than comparing all of them.
 _MANY = 16
 
 
@@ -21,13 +21,13 @@ def sum_log_distances(
     floor: float,
     neighbours: int = 1,
 ) -> Float[Tensor, ""]:
-    """Σ_id log ν, or with a reference Σ_id log(ρ/ν), every column by itself.
+    """Σ_id log ν, or with a reference Σ_id log(ρ/ν), where distances are within one column.
 
     Args:
-        values: S draws of D weights; gradients flow into them.
-        reference: M draws from the prior.
+        values: S draws of D weights, which receive a gradient.
+        reference: M draws from the prior; ρ is the distance to the nearest of them.
         floor: Distances are √(distance² + floor²).
-        neighbours: ν is the distance to the k-th nearest other value; ρ to the nearest reference.
+        neighbours: k; ν is the distance to the k-th nearest other value.
     """
     few = len(values) <= _MANY and (reference is None or len(reference) <= _MANY)
     on_gpu = values.is_cuda and values.dtype == torch.float32 and triton_available()
@@ -39,7 +39,7 @@ def sum_log_distances(
 def sum_log_distances_plain(
     values: Tensor, reference: Tensor | None, floor: float, neighbours: int
 ) -> Tensor:
-    """The same by sorting."""
+    """The same sum as ``sum_log_distances``, computed by sorting and differentiated by autograd."""
     ordered = values.sort(dim=0).values
     within = _floored(neighbour_distance(ordered, neighbours), floor)
     if reference is None:
@@ -49,7 +49,7 @@ def sum_log_distances_plain(
 
 
 class _WithGradient(torch.autograd.Function):
-    """The gradient is found along with the sum, in one go over the values."""
+    """The sum of log distances, whose gradient is computed together with it in a single pass."""
 
     @staticmethod
     def forward(
@@ -74,15 +74,16 @@ class _WithGradient(torch.autograd.Function):
 
 
 def _floored(distance: Tensor, floor: float) -> Tensor:
-    """√(distance² + floor²): smooth at zero, where a logarithm's slope would be infinite."""
+    """√(distance² + floor²): it stays positive, so that the slope of its logarithm is finite."""
     return (distance.square() + floor**2).sqrt()
 
 
 def neighbour_distance(ordered: Float[Tensor, "S D"], neighbours: int = 1) -> Float[Tensor, "S D"]:
-    """Distance of each value to its k-th nearest within its own column, sorted ascending.
+    """Distance of each value to its k-th nearest value in the same column.
 
-    In sorted order the k nearest are a window of k + 1 around the value, so the distance is the
-    smallest over windows of the larger of the two ends: no n² table.
+    Columns are sorted in ascending order. A value and its k nearest are then a window of k + 1
+    neighbouring entries, so the distance is the smallest, over all such windows, of the distance to
+    the farther end. This avoids a table of all n² differences.
 
     >>> neighbour_distance(torch.tensor([[0.0], [1.0], [3.0]])).squeeze()
     tensor([1., 1., 2.])

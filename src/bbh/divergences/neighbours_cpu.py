@@ -1,12 +1,12 @@
-"""Nearest-neighbour terms of every weight with their gradient, on a CPU.
+"""Nearest-neighbour terms of every weight and their gradient, on a CPU.
 
-A few draws are put in order by a fixed network of comparisons, which works on whole rows at once,
-and the gradient goes back through the same network. Choices are weights of zero and one, because
-arithmetic is several times faster than masks here.
+A few draws are sorted by a sorting network, a fixed sequence of comparisons that works on whole
+rows at once, and the gradient is passed back through the same network. Selections are
+multiplications by zero or one, because arithmetic is several times faster than masks here.
 
-Where there is a C++ compiler, ``torch.compile`` makes one loop of it all for large networks. Else
-columns are taken in blocks that stay in the cache; sorting and autograd would go through memory
-dozens of times.
+For large networks ``torch.compile`` turns everything into one loop, if there is a C++ compiler.
+Otherwise columns are processed in blocks that stay in the cache, whereas sorting and autograd would
+go through memory dozens of times.
 """
 
 import functools
@@ -26,11 +26,13 @@ from bbh.divergences.neighbours import TINY
 
 logger = logging.getLogger("bbh")
 
-# Columns per block: some twenty rows of them fit in a core's cache, and two threads share the work.
+# Columns per block: about twenty such rows fit in a core's cache, and two threads share the work.
 _BLOCK = 2**16
-# Compiling takes seconds: from so many columns on it saves some ten milliseconds a step.
+# The least number of columns worth compiling for: compiling takes seconds, and from here on it
+# saves about ten milliseconds in each step.
 _WORTH_COMPILING = 2**17
-# The comparisons grow faster than the number of draws, and with them the compiler's work.
+# The largest number of draws to compile for: the number of comparisons, and with it the work of the
+# compiler, grows faster than the number of draws.
 _MOST_COMPILED = 8
 
 Pairs = tuple[tuple[int, int], ...]
@@ -38,7 +40,7 @@ Terms = Callable[..., tuple[Tensor, Tensor]]
 
 
 class Swap(NamedTuple):
-    """Two rows that were compared; one where they were in order already, else zero."""
+    """Two rows that were compared; ``in_order`` is one where they were in order, else zero."""
 
     low: int
     high: int
@@ -71,7 +73,7 @@ def log_distances(
 
 
 class Compiled:
-    """``_terms`` as one loop, as far as there is a compiler."""
+    """``_terms`` compiled into one loop, if there is a compiler."""
 
     def __init__(self):
         has_compiler = any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "clang++"))
@@ -79,17 +81,17 @@ class Compiled:
         self._terms: Terms | None = None
 
     def __call__(self, *arguments: object) -> tuple[Tensor, Tensor] | None:
-        """What ``_terms`` gives; None where it cannot be compiled.
+        """The result of ``_terms``; None where it cannot be compiled.
 
-        Nor while operations are being followed (to measure memory, say): torch would take that for
-        a function it cannot compile, and run it piece by piece from then on.
+        None also while a dispatch mode observes operations (to measure memory, say): torch would
+        conclude that the function cannot be compiled, and never compile it again.
         """
         if self.usable and _get_current_dispatch_mode() is None:
             try:
                 if self._terms is None:
                     self._terms = torch.compile(_terms, dynamic=True)
                 return self._terms(*arguments)
-            except Exception as error:  # a compiler can fail in any way, and is never required
+            except Exception as error:  # compilers fail in many ways, and this one is optional
                 logger.info("nearest neighbours without torch.compile: %s", error)
                 self.usable = False
         return None
@@ -125,7 +127,7 @@ def _terms(
             outer = 1 / ((ratio + TINY) * (nu + TINY))
             slopes[index] = slopes[index] + outer * gap / rho
             factor = -outer * ratio * distance / nu
-        # A step away from a neighbour is one of the neighbour's too.
+        # A distance depends on both of its ends: the lower one gets the opposite gradient.
         for end, weight in partners:
             share = factor if weight is None else factor * weight
             up, down = (index, end) if end < index else (end, index)
@@ -140,7 +142,7 @@ def _terms(
 
 
 def _ordered(rows: list[Tensor], pairs: Pairs) -> tuple[list[Tensor], list[Swap]]:
-    """Rows with every column in ascending order, and how they came there."""
+    """Rows with every column in ascending order, and the comparisons that sorted them."""
     swaps: list[Swap] = []
     for low, high in pairs:
         first, second = rows[low], rows[high]
@@ -151,7 +153,7 @@ def _ordered(rows: list[Tensor], pairs: Pairs) -> tuple[list[Tensor], list[Swap]
 
 @functools.cache
 def network(size: int) -> Pairs:
-    """Batcher's (1968) odd-even merge sort: pairs to put in order, one after the other.
+    """Batcher's (1968) odd-even merge sort, as a sequence of pairs of rows to put in order.
 
     >>> network(3)
     ((0, 1), (0, 2), (1, 2))
@@ -171,17 +173,23 @@ def network(size: int) -> Pairs:
 
 
 class Partner(NamedTuple):
-    """One where the k-th neighbour is row ``place``, else zero; everywhere without a weight."""
+    """A row that may be the k-th neighbour of another.
+
+    Attributes:
+        place: Index of the row.
+        weight: One in columns where this row is the k-th neighbour, else zero; None means that it
+            is in every column.
+    """
 
     place: int
     weight: Tensor | None
 
 
 def _to_neighbour(rows: list[Tensor], index: int, neighbours: int) -> tuple[Tensor, list[Partner]]:
-    """Distance of a row of ordered ones to its k-th nearest, and which that is.
+    """Distance of one of the sorted rows to its k-th nearest row, and which row that is.
 
-    The k nearest and the value itself are k + 1 in sequence: the window whose farther end is
-    nearest. That end is the neighbour.
+    A value and its k nearest are k + 1 consecutive entries: of all such windows, the one whose
+    farther end is nearest. That end is the k-th neighbour.
     """
     row = rows[index]
     best: Tensor | None = None
@@ -223,7 +231,7 @@ def _less(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _nearest(ordered: list[Tensor], values: Tensor) -> Tensor:
-    """For each value the nearest entry of the same column of ordered rows."""
+    """For each value, the nearest entry in the same column of the sorted rows."""
     nearest = ordered[0]
     for lower, upper in itertools.pairwise(ordered):
         beyond_middle = _less(0.5 * (lower + upper), values)

@@ -1,9 +1,9 @@
 # pyright: basic, reportInvalidTypeForm=false, reportMissingImports=false
 # pyright: reportArgumentType=false, reportGeneralTypeIssues=false
-"""Nearest-neighbour terms of every weight with their gradient: one read, one write.
+"""Nearest-neighbour terms of every weight and their gradient, as a Triton kernel.
 
-A weight's S draws fit in registers, so all S² differences do, and neither sorting nor autograd's
-many passes over memory are needed.
+The S draws of a weight and all S² differences fit in registers. The kernel therefore reads the
+values once and writes the gradient once, while sorting and autograd pass over memory many times.
 """
 
 import torch
@@ -17,7 +17,7 @@ _TINY = tl.constexpr(1e-8)
 
 @triton.jit
 def _nearest(differences, allowed, index, NEIGHBOURS: tl.constexpr):
-    """One-hot place along axis 1 of the k-th smallest difference."""
+    """One-hot position, along axis 1, of the k-th smallest difference."""
     far = float("inf")
     squares = tl.where(allowed, differences * differences, far)
     chosen = allowed
@@ -74,17 +74,18 @@ def _log_distances(
         nu = tl.sqrt(squared)
         rho = tl.sqrt(gap * gap + floor_squared)
         ratio = rho / (nu + _TINY)
-        # log(ρ/ν) and its slopes in ρ's and in ν's difference.
+        # log(ρ/ν), and its slopes with respect to the differences behind ρ and behind ν.
         term = tl.log(ratio + _TINY)
         outer = 1.0 / ((ratio + _TINY) * (nu + _TINY))
         own = outer * gap / rho
         factor = -outer * ratio / nu
-    # Among squares that are all infinite or not numbers the smallest may be a lane that is no
-    # neighbour, and the term look harmless: a draw that far out must be seen by whoever looks.
+    # If all squared differences are infinite or NaN, the smallest may be an entry that is no
+    # neighbour, and the term would look finite. A draw that large must make the sum NaN instead,
+    # so that training notices.
     term = tl.where(4.0 * x * x < float("inf"), term, float("nan"))
     total = tl.sum(tl.sum(tl.where(inside, term, 0.0), axis=1), axis=0)
     tl.store(sums + tl.program_id(0), total)
-    # A step apart moves both: the draw away from its neighbour, the neighbour away from it.
+    # A distance depends on both ends: the draw gets one gradient, its neighbour the opposite.
     slope = tl.where(neighbour, to_neighbour * factor[:, None, :], 0.0)
     away = tl.sum(slope, axis=1) + own
     pushed = tl.sum(slope, axis=0)
@@ -97,7 +98,7 @@ def log_distances(
     """Σ log ν_k, or Σ log(ρ/ν) with a reference, over all entries; and its gradient in values."""
     num_samples, num_weights = values.shape
     prior = 0 if reference is None else len(reference)
-    # S² differences per column must fit in registers.
+    # Fewer columns for many draws, since S² differences per column must fit in registers.
     columns = 128 if max(num_samples, prior) <= 8 else 32
     programs = triton.cdiv(num_weights, columns)
     sums = torch.empty(programs, device=values.device)

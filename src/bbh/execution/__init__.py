@@ -1,4 +1,4 @@
-"""Ways to put weight draws through a network: one after the other, batched, or side by side."""
+"""Ways to put weight draws through a network: in a loop, with vmap, or on parallel streams."""
 
 from bbh.execution.base import Execution, Runnable
 from bbh.execution.choice import Automatic, Recorded

@@ -1,4 +1,4 @@
-"""What is run, and the interface of all ways to run it."""
+"""A network that can be run with given weights, and the interface of all ways to run it."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
@@ -23,9 +23,9 @@ class Runnable:
         buffers: Gives the network's own buffers, which a pass may write to.
 
     Attributes:
-        refuses_vmap: Whether batching it has failed before.
-        fits_channels_last: Whether it works on images whose channels are innermost in memory;
-            None until that has been tried.
+        refuses_vmap: Whether ``vmap`` over this network has failed before.
+        fits_channels_last: Whether the network works on images whose channels are innermost in
+            memory; None until this has been tried.
     """
 
     def __init__(
@@ -44,19 +44,19 @@ class Runnable:
         self.fits_channels_last: bool | None = None
 
     def has_layer(self, kinds: tuple[type[nn.Module], ...], *, training: bool = False) -> bool:
-        """Whether any layer is one of these kinds, and if asked for also in training mode."""
+        """Whether a layer is of one of these kinds and, if ``training``, is in training mode."""
         return any(
             isinstance(module, kinds) and (module.training or not training)
             for module in self._modules
         )
 
     def settings(self, samples: Samples) -> list[Params]:
-        """Every draw on its own, ready to be passed to the network.
+        """The draws as single weight settings, ready to be passed to the network.
 
-        Draws are views into larger tensors. Some CUDA kernels, those of fused transformer layers
-        among them, read 16 bytes at once and fail on a view that does not begin at a multiple of
-        16 bytes, without asking: such weights are copied. A network's buffers stay views, since
-        what is written to them must stay.
+        Draws are views into larger tensors. Some CUDA kernels, such as those of fused transformer
+        layers, read 16 bytes at once, do not check the address, and fail on a view that does not
+        begin at a multiple of 16 bytes. Such weights are therefore copied. Buffers stay views, so
+        that what the network writes to them is kept.
         """
         each = samples.apart()
         if not next(iter(samples.values())).is_cuda:
@@ -79,13 +79,14 @@ class Execution(ABC):
         """Outputs [S, B, …] of all draws.
 
         Args:
-            network: What to run.
+            network: The network to run.
             inputs: A batch.
             samples: The draws.
-            inputs_per_draw: The batch is one tensor [S, B, …], with examples for each draw.
+            inputs_per_draw: Whether ``inputs`` is one tensor [S, B, …] with separate examples for
+                each draw.
         """
 
 
 def draws_per_example(samples: Samples) -> bool:
-    """Whether examples of a batch get weights of their own, which only a loop can do."""
+    """Whether each example of a batch gets its own weights, which only ``Loop`` supports."""
     return any(isinstance(value, PerExampleWeight) for value in samples.values())

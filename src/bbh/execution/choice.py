@@ -1,4 +1,4 @@
-"""The one place that chooses how draws are put through a network."""
+"""Chooses how weight draws are put through a network."""
 
 import logging
 import warnings
@@ -17,59 +17,62 @@ from bbh.samples import Samples
 
 logger = logging.getLogger("bbh")
 
-# cuDNN and the fused attention path have no batching rule.
+# Layers that vmap cannot run: cuDNN and the fused attention path have no batching rule.
 _REFUSE_VMAP = (
     nn.RNNBase,
     nn.MultiheadAttention,
     nn.TransformerEncoderLayer,
     nn.TransformerDecoderLayer,
 )
-# Running statistics are updated in place; dropout is left to the loop so that both agree.
+# Layers that vmap cannot run in training mode: batch norm updates its statistics in place. Dropout
+# is run in a loop so that its random masks do not depend on the way of execution.
 _REFUSE_IN_TRAINING = (*BATCH_NORMS, *DROPOUTS)
-# Batched, these are slow on a GPU.
+# Normalisation layers that are slow on a GPU under vmap.
 _SLOW_NORMS = (nn.GroupNorm, nn.LayerNorm, *INSTANCE_NORMS)
-# From so many on a convolution takes longer than its launch.
+# From this number of examples on, a convolution takes longer than launching it.
 _MANY_EXAMPLES = 100
 
 
 @dataclass(frozen=True)
 class Automatic(Execution):
-    """Takes the way that is fastest and works."""
+    """Runs the draws in the fastest way that the network supports."""
 
     def run(
         self, network: Runnable, inputs: Inputs, samples: Samples, inputs_per_draw: bool
     ) -> Tensor:
-        """Outputs of all draws; a network that cannot be batched is looped over from then on."""
+        """Outputs of all draws. A network on which vmap fails is run in a loop from then on."""
         examples = count(inputs[0] if inputs_per_draw else inputs)
         chosen = self.choose(network, samples, examples)
         if isinstance(chosen, Loop):
             return chosen.run(network, inputs, samples, inputs_per_draw)
         try:
             with warnings.catch_warnings():
-                # Without a batching rule vmap loops by itself, slower than we do.
+                # For operations without a batching rule vmap warns and falls back to a loop of
+                # its own, which is slower than ``Loop``. As an error, the warning is caught below.
                 warnings.filterwarnings("error", "There is a performance drop")
                 return chosen.run(network, inputs, samples, inputs_per_draw)
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, UserWarning) as error:
-            # Control flow that looks at values, in-place tricks, missing batching rules: vmap
-            # refuses them all. If the network itself is at fault, the loop says so.
+            # vmap fails on control flow that depends on values, on some in-place operations and on
+            # missing batching rules. If the network itself has an error, the loop raises it too.
             outputs = Loop().run(network, inputs, samples, inputs_per_draw)
             network.refuses_vmap = True
             logger.info("%s runs draw by draw: %s", type(network.network).__name__, error)
             return outputs
 
     def choose(self, network: Runnable, samples: Samples, examples: int) -> Loop | Vmap:
-        """Loop unless vmap is known to work and to pay.
+        """Chooses vmap if the network supports it and it is faster, else a loop.
 
-        On a CPU vmap over convolution kernels is slower than a loop and over small matrices it is
-        faster. On a GPU batched kernels win, but for networks with norms: batched norms are slow.
-        Launching the kernels of many examples costs little beside running them.
+        On a CPU vmap is slower than a loop for convolutions, and faster for small matrices. On a
+        GPU vmap is faster, since it launches fewer kernels. An exception is a convolutional network
+        with normalisation layers, which are slow under vmap: with many examples the time to launch
+        kernels matters little, and a loop is faster.
 
         Args:
-            network: What is run.
+            network: The network to run.
             samples: The draws.
-            examples: How many each of them sees.
+            examples: The number of examples that each draw sees.
         """
         if not _can_be_batched(network, samples):
             return Loop()
@@ -78,10 +81,11 @@ class Automatic(Execution):
 
 
 class Recorded(Execution):
-    """For a training step that a CUDA graph records: kernels in it cost nothing to launch.
+    """Runs the draws of a training step that is recorded as a CUDA graph.
 
-    Networks with norms then run their draws side by side, unless these write to the same buffers.
-    Passes before the recorded one look whether they do, so one object serves them all.
+    Launching a kernel of a graph costs almost nothing. Networks with normalisation layers therefore
+    run their draws on parallel streams instead of vmap, unless the draws write to the same buffers.
+    The passes before recording check this, so they must use the same object as the recorded one.
     """
 
     def __init__(self):
@@ -90,7 +94,7 @@ class Recorded(Execution):
     def run(
         self, network: Runnable, inputs: Inputs, samples: Samples, inputs_per_draw: bool
     ) -> Tensor:
-        """Outputs of all draws."""
+        """Outputs of all draws; before recording, also checks whether they write to buffers."""
         if not self.forks(network, samples):
             return Automatic().run(network, inputs, samples, inputs_per_draw)
         if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
@@ -102,7 +106,7 @@ class Recorded(Execution):
         return outputs
 
     def forks(self, network: Runnable, samples: Samples) -> bool:
-        """Whether the draws of a recorded step go side by side."""
+        """Whether the draws of a recorded step run on parallel streams."""
         return (
             network.network.training
             and not self._writes_buffers
@@ -112,7 +116,7 @@ class Recorded(Execution):
 
 
 def _can_be_batched(network: Runnable, samples: Samples) -> bool:
-    """Whether vmap may be tried, and not on kernels of convolutions on a CPU, where it is slow."""
+    """Whether vmap is worth trying; for convolutions on a CPU it is not, since it is slow."""
     if samples.num_samples == 1 or draws_per_example(samples) or network.refuses_vmap:
         return False
     if network.has_layer(_REFUSE_VMAP) or network.has_layer(_REFUSE_IN_TRAINING, training=True):

@@ -1,4 +1,4 @@
-"""One weight draw after the other."""
+"""Runs a network with one weight draw after the other."""
 
 import logging
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ logger = logging.getLogger("bbh")
 
 @dataclass(frozen=True)
 class Loop(Execution):
-    """One weight draw after the other: works for every network."""
+    """Runs the network with one weight draw after the other, which works for every network."""
 
     def run(
         self, network: Runnable, inputs: Inputs, samples: Samples, inputs_per_draw: bool
     ) -> Tensor:
-        """Outputs of all draws, on a CPU with the channels of images innermost where that works."""
+        """Outputs of all draws; on a CPU, images have their channels innermost where possible."""
         if network.fits_channels_last is False:
             return _one_by_one(network, inputs, samples, inputs_per_draw)
         images = _channels_last(network, inputs)
@@ -46,7 +46,10 @@ def _one_by_one(
 def _try_channels_last(
     network: Runnable, images: Tensor, inputs: Inputs, samples: Samples, inputs_per_draw: bool
 ) -> Tensor:
-    """The first pass with this layout; where it fails, all is as if it had not been tried."""
+    """Tries channels-last images for the first time.
+
+    If this fails, buffers and random state are restored and the pass uses the original layout.
+    """
     carried = [value for name, value in samples.items() if name not in network.weights]
     saved = [(value, value.clone()) for value in (*network.buffers(), *carried)]
     randomness = torch.get_rng_state()
@@ -54,8 +57,8 @@ def _try_channels_last(
         outputs = _one_by_one(network, images, samples, inputs_per_draw)
         network.fits_channels_last = True
     except Exception as error:
-        # A view of pixels in the order of the other layout, where reshape would have done. If
-        # the network itself is at fault, it says so now.
+        # The usual cause is a call of view() that assumes the original layout (reshape() would
+        # work). If the network itself has an error, the second attempt raises it.
         torch.set_rng_state(randomness)
         for value, before in saved:
             value.copy_(before)
@@ -68,14 +71,14 @@ def _try_channels_last(
 def _channels_last(network: Runnable, inputs: Inputs) -> Tensor | None:
     """Images with their channels innermost in memory; None where that is of no use.
 
-    On a CPU convolutions and pooling are faster so, and layers hand the layout on from one to the
-    next. Tensors hold the same numbers in either; only code that reads strides itself could tell.
+    On a CPU convolutions and pooling are faster in this layout, and each layer passes it on to the
+    next. The values are the same in both layouts; only code that reads strides sees a difference.
     """
     if not isinstance(inputs, Tensor) or inputs.dim() < 4 or inputs.device.type != "cpu":
         return None
     if not network.has_layer((nn.Conv2d,)) or not torch.backends.mkldnn.is_available():
         return None
-    # Written out: of images with one channel, contiguous(memory_format=…) changes nothing.
+    # Not contiguous(memory_format=…), which changes nothing for images with one channel.
     moved = inputs.movedim(-3, -1).contiguous()
     strides = list(moved.movedim(-1, -3).stride())
     strides[-3] = 1

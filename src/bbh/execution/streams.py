@@ -1,4 +1,4 @@
-"""Weight draws side by side on a CUDA device."""
+"""Runs weight draws in parallel on a CUDA device."""
 
 from dataclasses import dataclass
 
@@ -13,16 +13,16 @@ from bbh.samples import Samples
 
 @dataclass(frozen=True)
 class Streams(Execution):
-    """Every draw on a stream of its own, where a CUDA graph is being recorded.
+    """Runs every draw on its own CUDA stream, while a CUDA graph is being recorded.
 
-    Draws that write to the same buffers would get into each other's way: ``Recorded`` takes this
-    way only when it has seen that they do not.
+    Draws that write to the same buffers would overwrite each other's values: ``Recorded`` uses
+    streams only after it has checked that the draws write to none.
     """
 
     def run(
         self, network: Runnable, inputs: Inputs, samples: Samples, inputs_per_draw: bool
     ) -> Tensor:
-        """Outputs of all draws."""
+        """Outputs of all draws, joined on the current stream."""
         here = torch.cuda.current_stream()
         outputs: list[Tensor] = []
         streams: list[torch.cuda.Stream] = []
@@ -33,7 +33,7 @@ class Streams(Execution):
             stream.wait_stream(here)
             for value in (*tree_leaves(own), *setting.values()):
                 if isinstance(value, Tensor):
-                    value.record_stream(stream)  # freed no earlier than this draw is done with it
+                    value.record_stream(stream)  # its memory is not reused before this draw ends
             with torch.cuda.stream(stream):
                 outputs.append(call(own, setting))
             streams.append(stream)

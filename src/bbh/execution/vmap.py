@@ -1,4 +1,4 @@
-"""All weight draws at once, as batched operations."""
+"""Runs a network with all weight draws at once, as batched operations."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from bbh.samples import Samples
 
 @dataclass(frozen=True)
 class Vmap(Execution):
-    """All draws at once as batched operations, or ``chunk_size`` at a time."""
+    """Runs all draws at once as batched operations, or ``chunk_size`` draws at a time."""
 
     chunk_size: int | None = None
 

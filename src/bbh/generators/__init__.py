@@ -1,4 +1,4 @@
-"""Generators turn noise into weights. Three recipes, which differ in who makes which weights."""
+"""Generators turn noise into weights. Three kinds divide the weights among hypernetworks."""
 
 from bbh.generators.base import Generator, Hypernetworks
 from bbh.generators.hypernetwork import Head, Hypernetwork
@@ -22,15 +22,17 @@ __all__ = [
     "default",
 ]
 
-# 64 features for each of 2 million weights: half a gigabyte of generator, two to train it.
+# The largest number of weights for a layer-wise generator by default. At 64 features per weight,
+# the generator of 2 million weights takes half a gigabyte, and two to train it.
 _LARGEST_LAYER_WISE = 2_000_000
 
 
 def default(shapes: Shapes) -> Generator:
-    """The generator a method takes when none is named.
+    """The generator that ``bayes_by_hypernet`` uses if none is given.
 
     Layer-wise generators gave the lowest error in the paper; the narrow hidden layers are those of
-    its toy problem. A sliced one grows with the widest layer instead of with all weights.
+    its toy problem. For large networks the generator is sliced: its size grows with the widest
+    layer instead of with the number of all weights.
     """
     if size(shapes) <= _LARGEST_LAYER_WISE:
         return LayerWise(hidden=(16, 32, 64))

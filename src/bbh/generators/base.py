@@ -1,4 +1,4 @@
-"""Recipes for generators, and the generator they build."""
+"""Descriptions of generators, and the generator module that they build."""
 
 import logging
 import math
@@ -25,15 +25,15 @@ from bbh.samples import Params, Shapes, size, unflatten_parts
 
 logger = logging.getLogger("bbh")
 
-# Weights, gradient and Adam's two moments.
+# Copies of every parameter in training: its value, its gradient and Adam's two moments.
 _TRAINING_COPIES = 4
 _BYTES = 4
-# Beyond this many generator parameters per weight a user should hear of it unasked.
+# Above this number of generator parameters per weight, the size is logged as a warning.
 _BLOW_UP = 100
 
 
 class Hypernetworks(nn.Module):
-    """G: noise [S, G, Z] → {name: [S, *shape]}, one hypernetwork per head."""
+    """Maps noise [S, G, Z] to weights {name: [S, *shape]}, with one hypernetwork per head."""
 
     def __init__(self, shapes: Shapes, hypernetworks: list[Hypernetwork]):
         super().__init__()
@@ -42,18 +42,18 @@ class Hypernetworks(nn.Module):
         self.num_groups = 1 + max(one.head.group for one in hypernetworks)
 
     def groups(self) -> list[tuple[str, ...]]:
-        """Names of the tensors that each noise vector makes."""
+        """For each noise vector, the names of the tensors generated from it."""
         names: dict[int, tuple[str, ...]] = {}
         for one in self._all():
             names[one.head.group] = (*names.get(one.head.group, ()), *one.head.names)
         return list(names.values())
 
     def factored_parameters(self) -> list[nn.Parameter]:
-        """Output layers whose gradient is a sum of few outer products: one for each draw."""
+        """Output matrices whose gradient is a sum of a few outer products, one for each draw."""
         return [one.output_weight for one in self._all() if one.head.slices == 1]
 
     def forward(self, noise: Float[Tensor, "S G Z"]) -> Params:
-        """Every weight of every tensor, once."""
+        """Generates all weights of all tensors."""
         hypernetworks = self._all()
         if all(one.head.slices == 1 for one in hypernetworks):
             groups = [noise[:, one.head.group] for one in hypernetworks]
@@ -70,12 +70,12 @@ class Hypernetworks(nn.Module):
 
 @dataclass(frozen=True)
 class Generator(ABC):
-    """A recipe: which hypernetworks make which weights, and how they look inside.
+    """Describes a generator: which hypernetworks make which weights, and their hidden layers.
 
     Args:
         hidden: Widths of the hidden layers of each hypernetwork.
         slope: Negative slope of the leaky ReLU.
-        initialization: Where generated weights start.
+        initialization: How to initialise the hypernetworks, and so the generated weights.
     """
 
     hidden: tuple[int, ...] = (64, 256, 512)
@@ -91,14 +91,14 @@ class Generator(ABC):
         """Divides the tensors among hypernetworks."""
 
     def num_parameters(self, shapes: Shapes, noise_dim: int) -> int:
-        """Size of the generator, without building it."""
+        """The number of parameters of the generator, without building it."""
         own_bias = self.initialization.bias_per_weight
         return sum(
             num_parameters(head, noise_dim, self.hidden, own_bias) for head in self.heads(shapes)
         )
 
     def describe(self, shapes: Shapes, noise_dim: int) -> str:
-        """One line about the size of what would be built."""
+        """One line about the size of the generator and the memory to train it."""
         parameters, weights = self.num_parameters(shapes, noise_dim), size(shapes)
         memory = parameters * _BYTES * _TRAINING_COPIES / 2**30
         return (
@@ -107,10 +107,10 @@ class Generator(ABC):
         )
 
     def build(self, values: Params, noise: GaussianNoise) -> Hypernetworks:
-        """The generator, started from the network's own weights ``values``.
+        """Builds the generator and initialises it from the network's own weights ``values``.
 
-        Its size is logged first, as a warning where it dwarfs the network, and one that cannot
-        fit in this machine's memory is refused.
+        The generator's size is logged first, as a warning if it is far larger than the network. A
+        generator that does not fit in this machine's memory raises ``MemoryError``.
         """
         shapes: Shapes = {name: value.shape for name, value in values.items()}
         summary = self.describe(shapes, noise.dim)
@@ -127,7 +127,8 @@ class Generator(ABC):
             )
             self.initialization.apply(one, current, _fan_in_scale(head, shapes))
             hypernetworks.append(one)
-        # Drawn on the CPU in single precision wherever it will live, so a seed means the same.
+        # Initial values are drawn on the CPU in single precision, whatever the final device and
+        # dtype, so that a seed always gives the same values.
         return Hypernetworks(shapes, hypernetworks).to(next(iter(values.values())))
 
 

@@ -1,4 +1,4 @@
-"""The network that turns noise into weights: one trunk, one output layer, any number of slices."""
+"""The network that turns noise into weights: hidden layers, and one output layer for all slices."""
 
 from dataclasses import dataclass
 from typing import Any, cast
@@ -10,19 +10,21 @@ from torch.nn import functional as F
 
 from bbh.generators.factored.gradients import is_large, outer_linear
 
-# Of one piece of a product of many.
+# Rows in each piece of a batched matrix product, see ``_outputs_of_alike``.
 _ROWS = 256
 
 
 @dataclass(frozen=True)
 class Head:
-    """The job of one hypernetwork.
+    """What one hypernetwork generates.
+
+    A hypernetwork may make its weights in several slices, and a one-hot code tells it which slice.
 
     Attributes:
-        names: The tensors it fills, one after the other.
-        num_weights: How many weights they have together.
-        outputs: How many weights one call makes; several calls differ by a one-hot code.
-        group: Which noise vector it reads.
+        names: The tensors it generates, one after the other.
+        num_weights: The number of weights in all these tensors together.
+        outputs: The number of weights in one slice.
+        group: Index of the noise vector it reads.
     """
 
     names: tuple[str, ...]
@@ -32,7 +34,7 @@ class Head:
 
     @property
     def slices(self) -> int:
-        """Calls needed to make every weight once; the last may be a shorter one."""
+        """The number of slices that make all weights; the last slice may be shorter."""
         return -(-self.num_weights // self.outputs)
 
 
@@ -40,11 +42,12 @@ class Hypernetwork(nn.Module):
     """[z, onehot(slice)] → leaky-ReLU layers → ``outputs`` weights, for all slices at once.
 
     Args:
-        head: What to generate.
+        head: The tensors to generate.
         noise_dim: Size of z.
         hidden: Widths of the hidden layers.
         slope: Negative slope of the leaky ReLU.
-        bias_per_weight: An output bias for every weight, instead of one shared by all slices.
+        bias_per_weight: Whether every weight has its own output bias, instead of biases that all
+            slices share.
     """
 
     def __init__(
@@ -64,9 +67,10 @@ class Hypernetwork(nn.Module):
         self.layers = nn.ModuleList(
             nn.Linear(inputs, outputs) for inputs, outputs in zip(widths, hidden, strict=False)
         )
-        # Multiplies the last hidden layer; see the initialisations.
+        # Factor on the last hidden layer, which ``FromNetwork`` sets.
         self.register_buffer("gain", torch.ones(()))
-        # Left unset: an initialisation fills them, and drawing 200 million numbers twice is slow.
+        # Not initialised here: ``Initialization`` fills it, and drawing up to 200 million random
+        # numbers twice would be slow.
         self.output_weight = nn.Parameter(torch.empty(head.outputs, hidden[-1]))
         self.output_bias = nn.Parameter(
             torch.zeros(head.num_weights if bias_per_weight else head.outputs)
@@ -75,11 +79,11 @@ class Hypernetwork(nn.Module):
     gain: Tensor
 
     def forward(self, noise: Float[Tensor, "S Z"]) -> Float[Tensor, "S weights"]:
-        """All weights of the head, slice after slice; every output is used exactly once."""
+        """Generates all weights of the head, slice after slice."""
         return self.outputs(self.gain * self.features(noise))
 
     def outputs(self, features: Float[Tensor, "S slices hidden"]) -> Float[Tensor, "S weights"]:
-        """The output layer, for all slices."""
+        """Applies the output layer to the features of all slices."""
         if self.head.slices == 1:
             return outer_linear(features[:, 0], self.output_weight) + self.output_bias
         bias = None if self.bias_per_weight else self.output_bias
@@ -94,10 +98,11 @@ class Hypernetwork(nn.Module):
     def features(
         self, noise: Float[Tensor, "S Z"], first: int = 0, last: int | None = None
     ) -> Float[Tensor, "S slices hidden"]:
-        """Last hidden layer for the slices from ``first`` to ``last``."""
+        """The last hidden layer, for the slices from ``first`` up to ``last``."""
         start, *others = self.layers
         assert isinstance(start, nn.Linear)
-        # A product with a one-hot code is a look-up: z and code enter as one sum.
+        # The product of a matrix with a one-hot code is one of its columns, so it is looked up and
+        # added to the product with z.
         codes = start.weight[:, self.noise_dim :].T[first:last] + start.bias
         inputs = F.linear(noise, start.weight[:, : self.noise_dim])
         features = F.leaky_relu(inputs.unsqueeze(1) + codes, self.slope)
@@ -109,17 +114,18 @@ class Hypernetwork(nn.Module):
 def features_together(
     hypernetworks: list[Hypernetwork], noise: Float[Tensor, "G S Z"]
 ) -> Float[Tensor, "G S hidden"]:
-    """Last hidden layers, times their gains, of hypernetworks that are alike and make one slice.
+    """Last hidden layers, times gains, of hypernetworks with equal hidden layers and one slice.
 
-    The same as ``gain * features(noise)`` of each: eight small products are one larger. Matrices
-    come first in them, so that their gradients have their own layout and need no copies.
+    The result equals ``gain * features(noise)`` of each, but many small matrix products become one
+    batched product, which is faster. The weights are the first factor in these products, so that
+    their gradients have the layout of the weights and need no copy.
     """
     first, *others = (
         (torch.stack([layer.weight for layer in layers]), torch.stack([one.bias for one in layers]))
         for layers in zip(*(_linear_layers(one) for one in hypernetworks), strict=True)
     )
     weight, bias = first
-    # The code of an only slice is a constant one.
+    # With a single slice the one-hot code is always 1, so its column acts as a bias.
     constant = (weight[:, :, -1] + bias).unsqueeze(2)
     slope = hypernetworks[0].slope
     features = F.leaky_relu(torch.baddbmm(constant, weight[:, :, :-1], noise.mT), slope)
@@ -131,10 +137,11 @@ def features_together(
 def outputs_together(
     hypernetworks: list[Hypernetwork], features: Float[Tensor, "G S hidden"]
 ) -> list[Float[Tensor, "S weights"]]:
-    """Weights of hypernetworks that make one slice, from their last hidden layers.
+    """Generates the weights of hypernetworks with one slice from their last hidden layers.
 
-    The same as ``outputs`` of each. Small output layers of one size are one product: a deep network
-    has ten of each, and copying them side by side costs less than twenty more operations.
+    The result equals ``outputs`` of each. Small output layers of equal size are stacked and become
+    one batched product: a deep network has about ten of each size, and copying them into a stack
+    costs less than twenty more operations.
     """
     alike: dict[Any, list[int]] = {}
     for index, one in enumerate(hypernetworks):
@@ -159,14 +166,14 @@ def _outputs_of_alike(
     weight = torch.stack([one.output_weight for one in hypernetworks])
     bias = torch.stack([one.output_bias for one in hypernetworks])
     groups, rows, hidden = weight.shape
-    # In pieces of few rows: the features' gradient is a sum over rows, and libraries sum tens of
-    # thousands of them one after the other.
+    # The product is divided into pieces with few rows: the gradient of the features is a sum over
+    # rows, and libraries add up tens of thousands of rows one after the other.
     pieces = rows // _ROWS if rows % _ROWS == 0 else 1
     inputs = features.mT.unsqueeze(1).expand(-1, pieces, -1, -1).flatten(0, 1)
-    # The matrix first, so that its gradient comes in its own layout. The bias outside of the
-    # product, which mixed precision rounds.
+    # The matrix is the first factor, so that its gradient has the layout of the matrix. The bias is
+    # added after the product, because mixed precision rounds the arguments of the product.
     weights = torch.bmm(weight.view(groups * pieces, -1, hidden), inputs)
-    # Every draw in a row, as kernels want it.
+    # The weights of a draw are contiguous in memory, as the following kernels need them.
     return (weights.view(groups, rows, -1) + bias.unsqueeze(2)).mT.contiguous()
 
 
@@ -177,7 +184,7 @@ def _linear_layers(hypernetwork: Hypernetwork) -> list[nn.Linear]:
 def num_parameters(
     head: Head, noise_dim: int, hidden: tuple[int, ...], bias_per_weight: bool
 ) -> int:
-    """Parameters of one hypernetwork, without building it."""
+    """The number of parameters of one hypernetwork, without building it."""
     widths = (noise_dim + head.slices, *hidden)
     trunk = sum((a + 1) * b for a, b in zip(widths, hidden, strict=False))
     bias = head.num_weights if bias_per_weight else head.outputs

@@ -1,4 +1,4 @@
-"""Where generated weights start."""
+"""Initialisation of generators, which decides where generated weights start."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -10,13 +10,18 @@ from torch import Tensor, nn
 
 from bbh.generators.hypernetwork import Hypernetwork
 
-# Noise draws to measure a fresh trunk with, and slices to hold at once while doing so.
+# The number of noise draws to estimate means and variances of the hidden features with, and the
+# number of slices to compute at once, which limits memory.
 _PROBES = 256
 _SLICES = 128
 
 
 class Initialization(ABC):
-    """Fills a fresh hypernetwork."""
+    """Sets the initial parameters of a hypernetwork.
+
+    Attributes:
+        bias_per_weight: Whether every generated weight has its own output bias.
+    """
 
     bias_per_weight: ClassVar[bool]
 
@@ -30,15 +35,15 @@ class Initialization(ABC):
         """Sets all parameters.
 
         Args:
-            hypernetwork: To be filled.
-            values: The network's own current weights.
-            scale: 1/√fan_in, the root mean square over them.
+            hypernetwork: The hypernetwork to initialise.
+            values: The current values of the network's weights.
+            scale: Root mean square of 1/√fan_in over these weights.
         """
 
 
 @dataclass(frozen=True)
 class Glorot(Initialization):
-    """The paper's: Glorot-uniform layers and zero biases.
+    """The paper's initialisation: Glorot-uniform layers and zero biases.
 
     Generated weights then start far below the scale at which networks train well.
     """
@@ -52,7 +57,7 @@ class Glorot(Initialization):
         values: Float[Tensor, " weights"],
         scale: float,
     ) -> None:
-        """Glorot everywhere."""
+        """Draws all layers from Glorot's uniform distribution and sets biases to zero."""
         _glorot_trunk(hypernetwork)
         nn.init.xavier_uniform_(hypernetwork.output_weight)
         nn.init.zeros_(hypernetwork.output_bias)
@@ -60,14 +65,14 @@ class Glorot(Initialization):
 
 @dataclass(frozen=True)
 class FromNetwork(Initialization):
-    """Weights start at the network's own values, spread over z relative to fan-in scale.
+    """Generated weights start around the network's own values.
 
-    A trained network starts where it is, a fresh one at its own initialisation. Each weight has
-    an output bias of its own, set so that its mean over z is the network's weight; the standard
-    deviation over z is ``spread`` / √fan_in on average over the weights of a hypernetwork. That
-    size is in a fixed factor and the output layer itself is of order one, so that an optimiser's
-    step changes the weights by a small part of their spread, however many hidden units push them
-    together.
+    A trained network thus starts at its trained weights, an untrained one at its own
+    initialisation. Each weight has its own output bias, set so that the mean of the weight over z
+    is the network's value. The standard deviation over z is ``spread`` / √fan_in on average over
+    the weights of a hypernetwork. This size is a fixed factor (``gain``), while the entries of the
+    output layer are of order one. A step of the optimiser therefore changes weights by a small part
+    of their spread, even when many hidden units move them in the same direction.
 
     Args:
         spread: Initial standard deviation in units of 1/√fan_in.
@@ -87,7 +92,7 @@ class FromNetwork(Initialization):
         values: Float[Tensor, " weights"],
         scale: float,
     ) -> None:
-        """Glorot trunk, then an output layer measured against it."""
+        """Initialises the hidden layers like Glorot, then scales the output layer to fit them."""
         _glorot_trunk(hypernetwork)
         head = hypernetwork.head
         noise = torch.randn(_PROBES, hypernetwork.noise_dim)

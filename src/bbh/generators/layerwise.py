@@ -10,14 +10,14 @@ from bbh.samples import Shapes
 
 @dataclass(frozen=True)
 class LayerWise(Generator):
-    """Each tensor has a hypernetwork of its own that makes it in one call.
+    """Each tensor has its own hypernetwork, which makes the whole tensor at once.
 
     The last hidden layer has ``hidden[-1]`` connections to every single weight: 222 million
     parameters for LeNet's 431,080 weights.
     """
 
     def heads(self, shapes: Shapes) -> list[Head]:
-        """As many heads as tensors, one slice each."""
+        """One head for each tensor, with a single slice."""
         return [
             Head((name,), math.prod(shape), math.prod(shape), group)
             for group, (name, shape) in enumerate(shapes.items())

@@ -10,13 +10,15 @@ from bbh.samples import Shapes, size
 
 @dataclass(frozen=True)
 class Single(Generator):
-    """All weights in one row, cut into chunks; a one-hot code tells the hypernetwork which.
+    """One hypernetwork makes all weights in chunks; a one-hot code tells it which chunk.
 
-    Chunk borders ignore tensor borders, and there is one noise vector whatever the noise says.
+    The weights of all tensors are laid out in one row, and a chunk may extend over several tensors.
+    There is only one noise vector, whether or not ``GaussianNoise`` is shared.
 
     Args:
-        chunk: Weights per call. None takes a divisor of the number of weights near four times
-            its root (3,316 for LeNet, as in the paper), or that itself and a shorter last chunk.
+        chunk: The number of weights in a chunk. None takes a divisor of the number of weights near
+            four times its square root (3,316 for LeNet, as in the paper). If there is none, it
+            takes four times the square root, and the last chunk is shorter.
     """
 
     chunk: int | None = None
@@ -27,13 +29,13 @@ class Single(Generator):
             raise ValueError(f"chunk={self.chunk}: a call makes at least one weight.")
 
     def heads(self, shapes: Shapes) -> list[Head]:
-        """One head."""
+        """A single head for all tensors."""
         total = size(shapes)
         return [Head(tuple(shapes), total, min(self.chunk or default_chunk(total), total), 0)]
 
 
 def default_chunk(total: int) -> int:
-    """A chunk length that divides ``total``, if there is one of a reasonable size.
+    """A chunk length that divides ``total``, if there is one within a factor of 2 of 4·√total.
 
     >>> default_chunk(431_080), default_chunk(462_693)
     (3316, 2003)

@@ -1,7 +1,7 @@
-"""Looking into a posterior over weights: marginals, correlations, spread, dimension, diversity.
+"""Inspects a posterior over weights: marginals, correlations, spread, dimension, diversity.
 
-``look`` measures everything at once; each part can be had alone. Matplotlib is imported when a
-figure is drawn.
+``look`` measures everything at once; each part can also be used alone. Matplotlib is imported only
+when a figure is drawn.
 """
 
 from bbh.inspect.collapse import Sign, signs_of_collapse

@@ -7,21 +7,22 @@ from bbh.inspect.dimension import EffectiveDimension
 from bbh.inspect.diversity import Diversity
 from bbh.inspect.spread import Spread
 
-# Of the fan-in scale: units then move by a thousandth of their size, below what any prediction
-# shows. The medians of the toy and digits studies lie between 0.05 and 10.
+# A tensor has no spread if its standard deviation is below this share of its fan-in scale. Units
+# then vary by a thousandth of their size, too little to show in any prediction. In the toy and
+# digits studies the medians lie between 0.05 and 10.
 NO_SPREAD = 1e-3
-# Nats between the predictions of two draws: as good as one function.
+# Below this KL in nats between their predictions, two draws count as one function.
 NO_DIVERSITY = 1e-4
 
 
 @dataclass(frozen=True)
 class Sign:
-    """One thing that does not look right.
+    """A sign of collapse.
 
     Attributes:
-        name: In a word or two.
-        seen: The numbers.
-        suggests: What it may mean, and what to look at next.
+        name: Name of the sign, in a few words.
+        seen: The numbers that were measured.
+        suggests: What the sign may mean, and what to check next.
     """
 
     name: str
@@ -38,13 +39,13 @@ def signs_of_collapse(
     noise: Mapping[tuple[str, ...], int],
     diversity: Diversity | None,
 ) -> tuple[Sign, ...]:
-    """All that are there; none is a proof, and their absence is none either.
+    """All signs of collapse. They do not prove a collapse, nor does their absence exclude one.
 
     Args:
-        spread: Of all weights that have a distribution.
-        dimension: Of the same.
-        noise: Dimension of the noise behind each group of generated tensors.
-        diversity: On inputs where draws ought to differ.
+        spread: Spread of all weights that have a distribution.
+        dimension: Effective dimension of the same weights.
+        noise: Dimension of the noise from which each group of tensors is generated.
+        diversity: Functional diversity on inputs where draws should differ, if it was measured.
     """
     if not bool((spread.everywhere > 0).any()):
         return (
@@ -83,7 +84,8 @@ def _unused_noise(
     for names, dim in noise.items():
         found = dimension.noise.get(names)
         weights = sum(spread.stds[name].numel() for name in names)
-        # What a random linear map of the noise has on average; half of it is no accident.
+        # The mean effective dimension of a random linear map of the noise. Less than half of it
+        # does not happen by chance.
         expected = dim * weights / (dim + weights)
         if dim > 1 and found is not None and found < expected / 2:
             title = names[0] if len(names) == 1 else f"{len(names)} tensors together"

@@ -1,4 +1,4 @@
-"""Pairs of weights: how strongly they go together."""
+"""Correlations between pairs of weights."""
 
 import math
 from dataclasses import dataclass, field
@@ -15,12 +15,13 @@ STRONG = 0.5
 class Correlation:
     """Pearson correlations of the weights of one tensor over the draws.
 
-    They see straight lines only: weights that depend on one another along a curve may have none.
+    They measure linear dependence only: weights that depend on each other along a curve may be
+    uncorrelated.
 
     Attributes:
-        tensor: Its name.
-        matrix: NaN where a weight does not vary.
-        num_samples: Draws behind it.
+        tensor: Name of the tensor.
+        matrix: The correlations, NaN where a weight does not vary.
+        num_samples: The number of draws they are computed from.
     """
 
     tensor: str
@@ -29,9 +30,10 @@ class Correlation:
 
     @staticmethod
     def of(tensor: str, draws: Float[Tensor, "S K"]) -> "Correlation":
-        """Of the first K weights of a tensor."""
+        """Correlations of the first K weights of a tensor."""
         deviation = draws.double() - draws.double().mean(0)
-        # Rounding would make a direction of a weight that is the same in all draws.
+        # A weight that is equal in all draws is marked by hand: rounding errors would otherwise be
+        # scaled up to a correlation.
         deviation[:, draws.amin(0) == draws.amax(0)] = math.nan
         direction = deviation / deviation.norm(dim=0)
         matrix = (direction.T @ direction).clamp(-1, 1)
@@ -39,24 +41,24 @@ class Correlation:
 
     @property
     def pairs(self) -> Float[Tensor, " P"]:
-        """Every pair of weights that both vary, once."""
+        """The correlation of every pair of weights that both vary, each pair once."""
         upper = torch.triu_indices(len(self.matrix), len(self.matrix), offset=1)
         values = self.matrix[upper[0], upper[1]]
         return values[~values.isnan()]
 
     @property
     def strong_share(self) -> float | None:
-        """Share of pairs with a correlation beyond ±0.5; None where there is no pair."""
+        """Share of pairs with a correlation beyond ±0.5; None if there is no pair."""
         pairs = self.pairs
         return float((pairs.abs() > STRONG).double().mean()) if len(pairs) else None
 
     @property
     def independent_share(self) -> float:
-        """What independent Gaussians would give at this number of draws."""
+        """The value of ``strong_share`` to expect of independent Gaussians with as many draws."""
         return strong_by_chance(self.num_samples)
 
     def numbers(self) -> dict[str, float | int | None]:
-        """For a record."""
+        """The numbers as a dictionary, ready for JSON."""
         return {
             "pairs": len(self.pairs),
             "share_beyond_0.5": self.strong_share,
@@ -82,8 +84,8 @@ def strong_by_chance(num_samples: int) -> float:
         [1.0, 0.6667, 0.1411, 0.0]
     """
     if num_samples == 2:
-        return 1.0  # a line goes through any two points
-    # With r = sin θ the density is cos(θ)^(S − 3), without a pole.
+        return 1.0  # two points always lie on a line
+    # With r = sin θ the density becomes cos(θ)^(S − 3), which has no pole.
     angle = np.linspace(0, math.pi / 2, 20_001)
     density = np.cos(angle) ** (num_samples - 3)
     strong = angle >= math.asin(STRONG)

@@ -1,4 +1,4 @@
-"""In how many directions draws differ."""
+"""The number of directions in which draws differ."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -17,18 +17,19 @@ _BLOCK_BYTES = 16 * 2**20
 class EffectiveDimension:
     """Participation ratio of the weights' covariance, (tr Σ)² / tr Σ².
 
-    k directions of equal variance have k, and any others less than there are directions. A curve
-    that bends has more than its one dimension, so it is no intrinsic dimension. None where no
-    weight varies, or with fewer than four draws.
+    It is k if there are k directions of equal variance, and less than k if the k variances differ.
+    It is not an intrinsic dimension: a bent curve, which has one dimension, has a larger ratio.
+    Values are None if no weight varies, or with fewer than four draws.
 
     Attributes:
-        of_sample: That of the sample covariance: S − 1 at most, however many there are in truth.
-        estimate: Without that limit, by unbiased estimates of both traces; with 256 draws good to
-            some per cent, less for heavy tails.
-        independent: What the same spreads would give if no two weights were correlated.
+        of_sample: The ratio of the sample covariance, which is at most S − 1, however large the
+            true ratio is.
+        estimate: An estimate without that limit, from unbiased estimates of both traces. With 256
+            draws its error is a few per cent, and larger for heavy tails.
+        independent: The ratio if weights had the same spreads and were uncorrelated.
         tensors: The estimate for each tensor alone.
-        noise: The estimate for tensors that share their noise, generated ones only.
-        num_samples: Draws behind it.
+        noise: The estimate for each group of generated tensors that share their noise.
+        num_samples: The number of draws that ``of_sample`` and the estimates use.
     """
 
     of_sample: float | None
@@ -45,8 +46,9 @@ class EffectiveDimension:
         moments: Moments,
         groups: Collection[tuple[str, ...]] = (),
     ) -> "EffectiveDimension":
-        """From whole draws, and the moments of every weight over more of them."""
-        # Products of draws, [S, S]: the covariance itself would be [D, D], with the same traces.
+        """Computes it from draws of all weights, and moments of each weight over more draws."""
+        # Inner products of draws, [S, S], since the covariance itself would be [D, D]. The traces
+        # are the same.
         parts = draws.split([shape.numel() for shape in shapes.values()], dim=1)
         grams = {name: _gram(part) for name, part in zip(shapes, parts, strict=True)}
         gram = _sum(grams, shapes)
@@ -60,7 +62,7 @@ class EffectiveDimension:
         )
 
     def numbers(self) -> dict[str, float | int | dict[str, float | None] | None]:
-        """For a record."""
+        """The numbers as a dictionary, ready for JSON."""
         return {
             "of_sample": self.of_sample,
             "estimate": self.estimate,
@@ -83,13 +85,13 @@ def _independent(moments: Moments) -> float | None:
     if moments.number < 4 or not moments.second.any():
         return None
     total, of_square = moments.std.square().sum().square(), moments.variance_squared.sum()
-    # An unbiased estimate of a square may be zero or below, by chance or by rounding.
+    # An unbiased estimate of a square may be zero or negative, by chance or by rounding.
     return float(total / of_square) if of_square > 1e-12 * total else None
 
 
 def _gram(draws: Tensor) -> Float[Tensor, "S S"]:
-    # In double precision, since draws of trained weights differ in few digits; some at a time,
-    # since there may be millions.
+    # In double precision, since draws of trained weights differ only in the last digits. In blocks
+    # of weights, since there may be millions.
     gram = draws.new_zeros(len(draws), len(draws), dtype=torch.float64)
     for some in draws.split(max(1, _BLOCK_BYTES // (8 * len(draws))), dim=1):
         deviation = some.double()
@@ -107,12 +109,15 @@ def _ratio(gram: Tensor) -> float | None:
 
 
 def _estimate(gram: Tensor) -> float | None:
-    """(tr Σ)² / tr Σ², each by its unbiased U-statistic; None without spread or four draws.
+    """(tr Σ)² / tr Σ², each from its unbiased U-statistic.
+
+    None if no weight varies or if there are fewer than four draws.
 
         (tr Σ)² = E ‖w₁ − w₂‖² ‖w₃ − w₄‖² / 4,  tr Σ² = E ((w₁ − w₂)·(w₃ − w₄))² / 4
 
-    averaged over all draws that differ, Chen, Zhang & Zhong (2010), "Tests for high-dimensional
-    covariance matrices". The ratio is never below 1, and 1 exactly for draws on a line.
+    averaged over all choices of different draws, Chen, Zhang & Zhong (2010), "Tests for
+    high-dimensional covariance matrices". The ratio is never below 1, and exactly 1 for draws on a
+    line.
     """
     n = len(gram)
     if n < 4 or not gram.trace() > 0:
@@ -120,7 +125,8 @@ def _estimate(gram: Tensor) -> float | None:
     norms = gram.diagonal()
     squared_norms = float(norms.square().sum())
     squared_trace = float(norms.sum().square())
-    # Rows of centred draws' products sum to zero, which leaves these of all the sums.
+    # The rows of the Gram matrix of centred draws sum to zero, so most sums of the U-statistic
+    # vanish and only these remain.
     mixed = float(gram.square().sum()) - squared_norms
     triples = squared_norms - mixed
     quadruples = squared_trace - 4 * squared_norms + 2 * mixed

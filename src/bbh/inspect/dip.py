@@ -1,18 +1,20 @@
-"""Hartigan's dip: how far a sample is from every distribution with a single mode.
+"""Hartigan's dip: the distance of a sample from the nearest distribution with a single mode.
 
-Chosen over comparing mixtures of Gaussians, which call any skewed or heavy-tailed distribution
-two components; what a generator makes of Gaussian noise is often skewed and seldom Gaussian. The
-dip assumes nothing about the shape of a mode.
+The alternative, comparing mixtures of Gaussians, finds two components in any skewed or heavy-tailed
+distribution, and generated weights are often skewed and seldom Gaussian. The dip assumes nothing
+about the shape of a mode.
 """
 
 import numpy as np
 from jaxtyping import Float
 
-# Narrower gaps count as a jump, which is what equal values are: one rule for both.
+# The smallest gap between values, relative to their range. Equal values are treated as values with
+# this gap, so that they need no special case.
 _NARROWEST = 1e-13
-# Critical values of √n · dip for uniform samples, the unimodal distribution that is hardest to
-# tell from two modes: from 20,000 samples each by ``dip_statistic``. Tests compare them with the
-# quantiles that Maechler's R package diptest took from a million samples.
+# Critical values of √n · dip for uniform samples, since of all unimodal distributions the uniform
+# is hardest to tell from two modes. They were computed with ``dip_statistic`` from 20,000 samples
+# for each size. Tests compare them with the quantiles in Maechler's R package diptest, which come
+# from a million samples.
 _LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99, 0.999)
 _CRITICAL: dict[int, tuple[float, ...]] = {
     4: (0.25, 0.315, 0.3757, 0.4154, 0.4622, 0.4882),
@@ -38,9 +40,9 @@ def dip_statistic(values: Float[np.ndarray, " n"]) -> float:
         D = min_{G unimodal} sup_x |F(x) − G(x)|,  from 1/(2n) up to 1/4
 
     Hartigan & Hartigan (1985), "The dip test of unimodality". G is convex up to the mode and
-    concave beyond: the greatest convex minorant of F on the left, the least concave majorant on
-    the right. The modal interval shrinks to where they are farthest apart, until what is left
-    inside is nearer than what was met outside.
+    concave beyond it: the greatest convex minorant of F on the left, the least concave majorant on
+    the right. The algorithm shrinks the modal interval to where the two are farthest apart, until
+    their distance inside the interval is no larger than the largest distance from F found outside.
 
     Examples:
         >>> dip_statistic(np.array([0.0, 1.0, 2.0, 3.0]))
@@ -57,15 +59,16 @@ def dip_statistic(values: Float[np.ndarray, " n"]) -> float:
         return 0.5 / number
     gaps = np.maximum(np.diff(ordered) / width, _NARROWEST)
     low, high = 0, number - 1
-    farthest = 1.0  # in steps of F, each 1/n: one step is always missed by a half
+    farthest = 1.0  # twice the distance, in steps of F of height 1/n; it is at least half a step
     while True:
         inside = gaps[low:high]
-        # In the interval F climbs from index k to k + 1 at its k-th value.
+        # Within the interval, F rises from k to k + 1 steps at the k-th value.
         below, low_knots = _convex_minorant(inside)
         above, high_knots = _concave_majorant(inside)
         distance = above - below
-        # Concave in between, so widest at a knot of one of the two; the other's next knot is the
-        # interval's other end. Where both are parallel, rounding must not choose another place.
+        # The distance is concave and piecewise linear, so it is largest at a knot of one of the two
+        # functions; the next knot of the other is the other end of the new interval. Only knots are
+        # searched, so that rounding cannot select another point where both are parallel.
         knots = np.union1d(low_knots, high_knots)
         widest = knots[distance[knots].argmax()]
         if distance[widest] <= farthest:
@@ -79,10 +82,11 @@ def dip_statistic(values: Float[np.ndarray, " n"]) -> float:
 
 
 def dip_p_value(statistic: float, number: int) -> float:
-    """How often a uniform sample of this size has a dip at least as large.
+    """The probability that a uniform sample of this size has a dip at least as large.
 
-    Conservative: other unimodal distributions, a Gaussian among them, have smaller dips. From a
-    table that ends at 0.001, which stands for anything below, and at 0.5: above, it is 1.
+    This is conservative, since other unimodal distributions such as the Gaussian have smaller dips.
+    Values come from a table between 0.001 and 0.5: smaller ones are given as 0.001, larger ones
+    as 1.
 
     Args:
         statistic: The sample's dip.
@@ -90,17 +94,18 @@ def dip_p_value(statistic: float, number: int) -> float:
     """
     sizes = np.array(list(_CRITICAL))
     table = np.array(list(_CRITICAL.values()))
-    # √n · dip converges; sizes between two rows lie between their values.
+    # √n · dip converges as n grows, so sizes between two rows of the table are interpolated.
     row = [np.interp(np.log(number), np.log(sizes), column) for column in table.T]
     return 1 - float(np.interp(np.sqrt(number) * statistic, row, _LEVELS, left=0.0))
 
 
 def _convex_minorant(gaps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The greatest convex function below the points (x_k, k), and its knots."""
-    # Imported when it is needed: it would be a fifth of the time of `import bbh`.
+    # Imported only when needed: it would take a fifth of the time of `import bbh`.
     from sklearn.isotonic import isotonic_regression
 
-    # Its slopes are the increasing regression of the points' slopes (Barlow et al., 1972).
+    # The slopes of the minorant are the isotonic regression of the slopes between the points
+    # (Barlow et al., 1972).
     slopes = isotonic_regression(1 / gaps, sample_weight=gaps)
     knots = np.flatnonzero(np.diff(slopes, prepend=-np.inf, append=np.inf))
     places = np.concatenate([[0.0], gaps.cumsum()])

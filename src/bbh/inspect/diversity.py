@@ -1,4 +1,4 @@
-"""How much the functions that draws stand for differ: what differences of weights amount to."""
+"""Functional diversity: how much the predictions of different weight draws differ."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ from bbh.predictive import ClassPredictive, RegressionPredictive
 
 @dataclass(frozen=True)
 class Diversity:
-    """Of two different draws, averaged over all pairs and inputs.
+    """Differences between two draws, averaged over all pairs of draws and over the inputs.
 
     Attributes:
         kl: KL divergence between their predictions, in nats.
         disagreement: How often their most probable classes differ; None for regression.
-        num_samples: Draws behind it.
-        num_inputs: Inputs behind it.
+        num_samples: The number of draws.
+        num_inputs: The number of inputs.
     """
 
     kl: float
@@ -31,7 +31,7 @@ class Diversity:
     num_inputs: int
 
     def numbers(self) -> dict[str, float | int | None]:
-        """For a record."""
+        """The numbers as a dictionary, ready for JSON."""
         return {
             "kl": self.kl,
             "disagreement": self.disagreement,
@@ -58,12 +58,13 @@ def functional_diversity(
     """How much draws disagree about these inputs.
 
     Args:
-        posterior: Any with more than one weight setting.
-        inputs: What ``bbh.predict`` takes. Where the data leave no doubt draws agree, so the
-            number says as much about the inputs as about the posterior.
-        num_samples: Draws S.
-        samples: Take these instead of fresh ones.
-        memory_limit: As in ``bbh.predict``.
+        posterior: Any posterior with more than one weight setting.
+        inputs: Inputs in any form that ``bbh.predict`` takes. Draws agree where the training data
+            determine the prediction, so the result depends on the inputs as much as on the
+            posterior.
+        num_samples: The number S of draws.
+        samples: Draws to use instead of new ones.
+        memory_limit: Largest number of bytes, as in ``bbh.predict``.
     """
     predictive = predict(
         posterior,
@@ -84,7 +85,7 @@ def functional_diversity(
             "much its draws differ is not known here."
         )
     probs = predictive.draws
-    # Yes/no outputs have no axis of classes: one probability each.
+    # Yes/no outputs have one probability each and no axis of classes: add it.
     if probs.dim() == predictive.labels.dim() + 1:
         probs = torch.stack([1 - probs, probs], dim=-1)
     return Diversity(
@@ -112,21 +113,22 @@ def disagreement(probs: Float[Tensor, "S B *event C"]) -> float:
 def class_kl(probs: Float[Tensor, "S B *event C"]) -> float:
     """Mean of Σ_c p_s log(p_s / p_t) over pairs of draws s ≠ t, in nats.
 
-    A probability that single precision has rounded to zero counts as the smallest number it
-    knows, 10⁻³⁸, since the divergence would be infinite.
+    A probability that was rounded to zero counts as 10⁻³⁸, the smallest normal number in single
+    precision, since the divergence would otherwise be infinite.
     """
     probs = probs.double()
     logs = probs.clamp(min=torch.finfo(torch.float32).tiny).log()
-    # All pairs at once: the mean over t of log p_t is the same for every s.
+    # No loop over pairs is needed: the mean over t of log p_t is the same for every s.
     own = (probs * logs).sum(-1).mean()
     other = (probs.mean(0) * logs.mean(0)).sum(-1).mean()
     return _among_different(float(own - other), len(probs))
 
 
 def gaussian_kl(locs: Float[Tensor, "S B *event"], scales: Float[Tensor, "S B *event"]) -> float:
-    """Mean KL divergence of the observations' Gaussians over pairs of draws, outputs added up.
+    """Mean KL divergence between the predicted Gaussians of two draws, summed over outputs.
 
-    KL = log(σ_t/σ_s) + (σ_s² + (μ_s − μ_t)²) / (2σ_t²) − ½; the logarithms cancel in the mean.
+    KL = log(σ_t/σ_s) + (σ_s² + (μ_s − μ_t)²) / (2σ_t²) − ½; the logarithms cancel in the mean
+    over all pairs.
     """
     locs, variances = locs.double(), scales.double().square()
     away = locs.var(0, correction=0) + (locs - locs.mean(0)).square()
@@ -135,5 +137,8 @@ def gaussian_kl(locs: Float[Tensor, "S B *event"], scales: Float[Tensor, "S B *e
 
 
 def _among_different(mean_of_all: float, number: int) -> float:
-    """From the mean over all pairs to that without the pairs of a draw with itself, all zero."""
+    """Mean over pairs of different draws, from the mean over all pairs.
+
+    The pairs of a draw with itself, which are left out, contribute zero to the sum.
+    """
     return max(0.0, mean_of_all * number / (number - 1))

@@ -1,4 +1,4 @@
-"""Pictures of a posterior over weights: functions of what was measured, one for each figure."""
+"""Figures of a posterior over weights: one function for each, which takes the measurements."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _DPI = 150
-# Of Okabe and Ito's colour-blind-safe set.
+# Blue and orange from the colour-blind-safe set of Okabe and Ito, and a grey.
 _BLUE, _ORANGE, _GREY = "#0072B2", "#D55E00", "#777777"
-# Red and blue around white: safe for colour-blind eyes, and no correlation is no colour.
+# Red and blue around white: distinguishable by colour-blind readers, and white for no correlation.
 _DIVERGING = "RdBu_r"
 _COLUMNS = 5
-# Tensors on the spread's axis: more names than this cannot be read.
+# The largest number of tensors in the spread figure: more names would not be readable.
 _MOST_ROWS = 40
 _STYLE: dict[Any, Any] = {
-    "font.family": "DejaVu Sans",  # comes with Matplotlib: the same figure on every machine
+    "font.family": "DejaVu Sans",  # part of Matplotlib, so that figures are equal on every machine
     "font.size": 9.5,
     "axes.titlesize": 10.5,
     "axes.spines.top": False,
@@ -39,9 +39,10 @@ _STYLE: dict[Any, Any] = {
 
 
 def draw_marginals(marginals: Marginals) -> "Figure":
-    """Histogram and kernel density of every weight, in rows of five; axes are each its own.
+    """Histogram and kernel density of every weight, in rows of five, with separate axes.
 
-    Orange where the dip speaks against a single mode, with p and excess kurtosis in the corner.
+    A weight is orange if the dip test rejects a single mode. The p-value and the excess kurtosis
+    are in the corner.
     """
     number = len(marginals.places)
     rows = -(-number // _COLUMNS)
@@ -67,7 +68,7 @@ def draw_marginals(marginals: Marginals) -> "Figure":
 
 
 def draw_correlation(correlation: Correlation) -> "Figure":
-    """Heat map of the correlations, always from −1 to 1, so that two of them can be compared."""
+    """Heat map of the correlations; colours always cover −1 to 1, so that maps are comparable."""
     with _style():
         figure = _figure(6.0, 5.0)
         axes = figure.subplots()
@@ -89,7 +90,7 @@ def draw_correlation(correlation: Correlation) -> "Figure":
 
 
 def draw_spread(spread: Spread) -> "Figure":
-    """Standard deviations: a histogram over all weights, and for each tensor in fan-in scales."""
+    """Standard deviations as a histogram over all weights, and by tensor in fan-in scales."""
     shown = [name for name in spread.stds if len(spread.stds) <= _MOST_ROWS or _is_kernel(name)]
     shown = shown[:_MOST_ROWS]
     with _style():
@@ -101,16 +102,16 @@ def draw_spread(spread: Spread) -> "Figure":
 
 
 def write_png(figure: "Figure", path: Path) -> None:
-    """Writes a figure that was drawn here, in its own style to the last."""
+    """Writes a figure of this module; saving applies the style too, as some settings act then."""
     with _style():
         figure.savefig(path, format="png", dpi=_DPI)
 
 
 def density(values: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Gaussian kernel density of a sample, with the bandwidth of Silverman (1986), rule of thumb.
+    """Gaussian kernel density of a sample, with the rule-of-thumb bandwidth of Silverman (1986).
 
-    The narrower of standard deviation and interquartile range, so that two modes are not smeared
-    into one.
+    The bandwidth follows the smaller of the standard deviation and the scaled interquartile range,
+    so that two modes are not smoothed into one.
     """
     quarters = np.quantile(values, (0.25, 0.75))
     scales = [scale for scale in (values.std(), np.ptp(quarters) / 1.34) if scale > 0]
@@ -143,7 +144,7 @@ def _marginal(axes: "Axes", values: np.ndarray) -> None:
 
 
 def _p_words(p: float) -> str:
-    """The ends of the table stand for all beyond."""
+    """The p-value as text; values beyond the table of ``dip_p_value`` are given as bounds."""
     return "> 0.5" if p > 0.5 else "≤ 0.001" if p < 0.00101 else f"{p:.2g}"
 
 
@@ -158,7 +159,7 @@ def _spread_histogram(axes: "Axes", stds: Tensor) -> None:
         return
     axes.set_xscale("log")
     axes.yaxis.set_major_formatter("{x:,.0f}")
-    # At least a factor of ten wide: equal spreads would leave bins of no width.
+    # The axis covers at least a factor of ten: for equal spreads, bins would have no width.
     middle = np.log10(np.median(positive))
     low = min(np.log10(positive.min()), middle - 0.5)
     high = max(np.log10(positive.max()), middle + 0.5)
@@ -171,7 +172,7 @@ def _spread_of_tensors(axes: "Axes", spread: Spread, shown: list[str]) -> None:
     for row, name in enumerate(shown):
         low, middle, high = quantiles(spread.relative(name)) or (0.0, 0.0, 0.0)
         if middle == 0:
-            continue  # no place on a logarithmic axis; the histogram counts them
+            continue  # zero is not on a logarithmic axis; the histogram counts these weights
         axes.plot([max(low, middle * 1e-3), high], [row, row], color=_BLUE, linewidth=2, alpha=0.5)
         axes.plot(middle, row, "o", color=_BLUE, markersize=4)
         smallest = min(smallest, middle)
@@ -190,7 +191,7 @@ def _is_kernel(name: str) -> bool:
 
 
 def _figure(width: float, height: float) -> "Figure":
-    """An empty figure, made without pyplot: no window, no global state."""
+    """An empty figure, made without pyplot, which would open windows and keep global state."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
@@ -198,7 +199,7 @@ def _figure(width: float, height: float) -> "Figure":
 
 @contextmanager
 def _style() -> Generator[None]:
-    """Matplotlib's settings for all figures here; those of the caller come back afterwards."""
+    """Applies the Matplotlib settings of this module, and restores the caller's afterwards."""
     try:
         import matplotlib as mpl
     except ImportError as error:

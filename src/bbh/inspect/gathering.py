@@ -1,4 +1,4 @@
-"""One pass over weight draws: what is kept of them, so that all need never be there at once."""
+"""Collects statistics of weight draws in one pass, without holding all draws in memory."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -13,21 +13,22 @@ from bbh.prediction.draws import evaluation_mode
 from bbh.prediction.memory import peak_bytes
 from bbh.samples import Samples, Shapes, flatten, size
 
-# Whole draws that are held to compare them pairwise: more make the effective dimension little
-# better and cost their square.
+# The largest number of whole draws that are kept to compare them in pairs. With more, the effective
+# dimension improves little, and the work grows with their square.
 MOST_WHOLE = 256
-# Moments are taken of few draws at a time: more leave the processor's cache. Drawing gains by
-# larger pieces, since a generator may be hundreds of times larger than what it makes.
+# Moments are computed for at most this many draws at a time, since more do not fit in the cache of
+# the processor. Drawing is faster in larger pieces, whose size in bytes is limited by the second
+# number: a generator may be hundreds of times larger than a draw, and is read once per piece.
 _MOST_AT_ONCE = 8
 _PIECE_BYTES = 512 * 2**20
 
 
 class Gathered(NamedTuple):
-    """What is left of S draws of D weights.
+    """The statistics that are kept of S draws of D weights.
 
     Attributes:
-        moments: Of every weight, over all draws.
-        chosen: All draws of K weights.
+        moments: Moments of every weight over all draws.
+        chosen: All draws of K chosen weights.
         whole: The first H draws of all weights.
     """
 
@@ -45,20 +46,21 @@ def gather(
     samples: Mapping[str, Tensor] | None,
     memory_limit: int,
 ) -> Gathered:
-    """Draws in pieces and keeps what ``Gathered`` holds.
+    """Draws weights in pieces and keeps the statistics in ``Gathered``.
 
     Args:
-        posterior: Drawn from in evaluation mode.
-        shapes: The tensors that count, laid side by side in this order.
-        tensor: Which of them the chosen weights are from.
-        most_chosen: How many: the first of them, in PyTorch's order.
-        num_samples: Draws S.
-        samples: Take these instead of fresh ones.
-        memory_limit: Bytes for pieces and whole draws.
+        posterior: The posterior to draw from, in evaluation mode.
+        shapes: The tensors to include, in the order of the result's columns.
+        tensor: The tensor from which weights are chosen.
+        most_chosen: The largest number of chosen weights; they are the first of the tensor.
+        num_samples: The number S of draws.
+        samples: Draws to use instead of new ones.
+        memory_limit: The largest number of bytes for pieces and whole draws.
     """
     num_weights = size(shapes)
-    # Half of the memory for whole draws, twice four bytes a weight: as they come, and joined. A
-    # quarter each for pieces and for moments, which work on three copies in double precision.
+    # Half of the memory is for whole draws, which take four bytes per weight twice: in pieces, and
+    # joined at the end. A quarter is for pieces, and a quarter for moments, which need three copies
+    # in double precision.
     most_whole = max(2, min(MOST_WHOLE, memory_limit // 2 // (8 * num_weights)))
     at_once = max(1, min(_MOST_AT_ONCE, memory_limit // 4 // (24 * num_weights)))
     piece_limit = min(memory_limit // 4, _PIECE_BYTES)
@@ -89,10 +91,11 @@ def _pieces(
     samples: Mapping[str, Tensor] | None,
     limit: int,
 ) -> Iterator[Samples]:
-    """All draws, a few at a time."""
-    per_draw = 4 * num_weights  # side by side, besides the draws themselves
+    """Yields all draws, a few at a time."""
+    per_draw = 4 * num_weights  # for the flattened copy of a draw
     if samples is None and posterior.weights.num_distinct is not None:
-        # Explicit members are in memory already; drawing them apart could repeat some.
+        # The members of an ensemble are in memory already, and drawing them in several parts could
+        # repeat some members.
         samples = posterior.sample(posterior.weights.num_useful(num_samples))
     if samples is not None:
         at_once = max(1, limit // per_draw)

@@ -1,4 +1,4 @@
-"""look: everything that is worth knowing about a posterior over weights, in one pass."""
+"""``look``: all measurements of a posterior over weights, in one pass over its draws."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -23,29 +23,30 @@ from bbh.prediction.predicting import MEMORY_LIMIT
 from bbh.samples import Samples, size
 
 FILE_NAME = "inspection.json"
-# Weights in the heat map, and those whose modes are counted: LeNet's first kernel has 500.
+# The largest number of weights in the heat map and in the dip test: LeNet's first kernel has 500.
 _MOST_CHOSEN = 1000
-# A grid of five by five, as in the paper.
+# Marginals are shown in a grid of five by five, as in the paper.
 _MOST_MARGINALS = 25
-# Draws whose functions are compared: the standard error of a mean over pairs is small by then.
+# The number of draws whose predictions are compared: enough for a small standard error of the mean
+# over pairs.
 _FUNCTION_DRAWS = 100
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """What was seen; print it, or ``save`` it with its figures.
+    """The result of ``look``; print it, or ``save`` it with its figures.
 
     Attributes:
-        num_samples: Draws S.
-        num_weights: Weights D that have a distribution.
+        num_samples: The number S of draws.
+        num_weights: The number D of weights that have a distribution.
         marginals: Draws of the chosen tensor's first 25 weights.
-        bimodality: Of its first 1000 weights.
-        correlation: Of the same.
-        kurtosis: Of all weights.
-        spread: Of all weights.
-        dimension: Of all weights, from the first 256 draws or fewer.
-        diversity: Of the draws' functions, where inputs were given.
-        signs: Of collapse.
+        bimodality: Dip test of the chosen tensor's first 1000 weights.
+        correlation: Correlations of the same weights.
+        kurtosis: Excess kurtosis of all weights.
+        spread: Standard deviations of all weights.
+        dimension: Effective dimension of all weights, from the first 256 draws or fewer.
+        diversity: Differences between the predictions of draws, if inputs were given.
+        signs: Signs of collapse.
     """
 
     num_samples: int
@@ -76,7 +77,7 @@ class Inspection:
 
     def save(self, folder: str | Path) -> Path:
         """Writes ``inspection.json`` and the three figures as PNG; returns the folder."""
-        from bbh.inspect import figures  # Matplotlib is needed for drawing only
+        from bbh.inspect import figures  # not at the top, since only figures need Matplotlib
 
         folder = Path(folder)
         pictures = {
@@ -112,21 +113,21 @@ def look(
     samples: Mapping[str, Tensor] | None = None,
     memory_limit: int = MEMORY_LIMIT,
 ) -> Inspection:
-    """Looks at draws of the weights, and at what their functions say about ``inputs``.
+    """Measures draws of the weights, and the differences of their predictions for ``inputs``.
 
-    Draws come and go in pieces: of a large network moments of all weights are kept, all draws of
-    one tensor's first weights, and a few whole draws. Weights that are points by design
+    Draws are made in pieces and not all kept: only the moments of all weights, all draws of the
+    first weights of one tensor, and a few whole draws. Weights that are point estimates by design
     (normalisation layers, biases under dropout) are left out.
 
     Args:
-        posterior: Any that is not a single point.
-        inputs: What ``bbh.predict`` takes; None leaves functions out.
-        num_samples: Draws S. A distribution with fewer different ones (an ensemble) uses each
-            once.
-        tensor: Whose marginals and correlations; None takes the first convolution's kernel, or
-            the first matrix.
-        samples: Draws to look at instead of fresh ones.
-        memory_limit: Bytes that draws may take beyond the model.
+        posterior: Any posterior that is not a point estimate.
+        inputs: Inputs in any form that ``bbh.predict`` takes; None does not compare predictions.
+        num_samples: The number S of draws. A distribution with fewer different draws (an ensemble)
+            uses each once.
+        tensor: Name of the tensor for marginals and correlations; None takes the kernel of the
+            first convolution, or else the first matrix.
+        samples: Draws to use instead of new ones.
+        memory_limit: Bytes that draws may take in addition to the model.
 
     Examples:
         >>> import torch

@@ -1,4 +1,4 @@
-"""Single weights: how their draws are distributed, and whether that looks like one mode."""
+"""Distributions of single weights over the draws, and whether they have a single mode."""
 
 from dataclasses import dataclass, field
 
@@ -17,9 +17,9 @@ class Marginals:
     """Draws of a few weights of one tensor.
 
     Attributes:
-        tensor: Its name.
+        tensor: Name of the tensor.
         places: Index of each weight in the tensor.
-        draws: Their values.
+        draws: Values of the weights.
     """
 
     tensor: str
@@ -28,21 +28,22 @@ class Marginals:
 
     @staticmethod
     def of(tensor: str, shape: torch.Size, draws: Float[Tensor, "S K"]) -> "Marginals":
-        """Of the first K weights of a tensor."""
+        """Marginals of the first K weights of a tensor."""
         places = [_place(index, shape) for index in range(draws.shape[1])]
         return Marginals(tensor, places, draws)
 
 
 @dataclass(frozen=True)
 class Bimodality:
-    """Hartigan's dip of every weight that varies, and how likely so large a one is by chance.
+    """Hartigan's dip of every weight that varies, and its p-value.
 
-    A small p speaks against a single mode. It counts no modes, and weights that are driven by
-    the same noise are not as many pieces of evidence as there are weights.
+    A small p-value is evidence against a single mode. It does not tell the number of modes, and
+    weights that are generated from the same noise are not independent evidence.
 
     Attributes:
-        dips: Distance from the nearest unimodal distribution.
-        p_values: Of a uniform sample; conservative for other unimodal ones. At least 0.001.
+        dips: Distance of each weight from the nearest unimodal distribution.
+        p_values: Probability of a dip at least as large for a uniform distribution, which is
+            conservative for other unimodal distributions. At least 0.001.
     """
 
     dips: Float[Tensor, " K"] = field(repr=False)
@@ -50,7 +51,7 @@ class Bimodality:
 
     @staticmethod
     def of(draws: Float[Tensor, "S K"]) -> "Bimodality":
-        """Of weights that vary among the given ones."""
+        """Dips and p-values of the given weights, without those that do not vary."""
         columns = draws[:, draws.amin(0) < draws.amax(0)].double().cpu().numpy().T
         dips = [dip_statistic(column) for column in columns]
         return Bimodality(
@@ -60,14 +61,14 @@ class Bimodality:
 
     @property
     def share(self) -> float | None:
-        """Share of weights with p below 0.05; unimodal ones give at most 0.05 on average.
+        """Share of weights with p below 0.05, at most 0.05 on average if all are unimodal.
 
-        Weights that share their noise dip together: then it is all of them or none.
+        Weights that share their noise have similar dips, so this is often close to 0 or 1.
         """
         return _mean(self.p_values < SIGNIFICANT)
 
     def numbers(self) -> dict[str, float | int | None]:
-        """For a record."""
+        """The numbers as a dictionary, ready for JSON."""
         return {
             "weights": len(self.dips),
             "share_below_0.05": self.share,
@@ -87,11 +88,11 @@ class Bimodality:
 class Kurtosis:
     """Excess kurtosis of every weight that varies: 0 for a Gaussian, −2 for two equal atoms.
 
-    Negative values are flat or two-sided, positive ones heavy-tailed.
+    It is negative for flat or two-peaked distributions, and positive for heavy tails.
 
     Attributes:
-        excess: One number for each weight.
-        num_samples: Draws behind each.
+        excess: Excess kurtosis of each weight.
+        num_samples: The number of draws that each is computed from.
     """
 
     excess: Float[Tensor, " D"] = field(repr=False)
@@ -99,23 +100,23 @@ class Kurtosis:
 
     @property
     def quantiles(self) -> tuple[float, float, float] | None:
-        """Over the weights: 5 %, median, 95 %."""
+        """Quantiles over the weights: 5 %, median and 95 %."""
         return quantiles(self.excess)
 
     @property
     def gaussian_mean(self) -> float:
-        """What a Gaussian's is on average at this number of draws: a sample has no far tails."""
+        """Expected value for a Gaussian with as many draws; below 0, as samples lack far tails."""
         return -6 / (self.num_samples + 1)
 
     @property
     def gaussian_std(self) -> float:
-        """How far a Gaussian's strays from that: about √(24/S) for many draws."""
+        """Standard deviation for a Gaussian with as many draws: about √(24/S) if S is large."""
         number = self.num_samples
         variance = 24 * number * (number - 2) * (number - 3)
         return (variance / ((number + 1) ** 2 * (number + 3) * (number + 5))) ** 0.5
 
     def numbers(self) -> dict[str, float | int | list[float] | None]:
-        """For a record."""
+        """The numbers as a dictionary, ready for JSON."""
         return {
             "weights": len(self.excess),
             "quantiles": None if self.quantiles is None else list(self.quantiles),
@@ -134,7 +135,7 @@ class Kurtosis:
 
 
 def quantiles(values: Tensor) -> tuple[float, float, float] | None:
-    """5 %, median and 95 % of many values; torch's own refuses more than 16 million."""
+    """5 %, median and 95 % of values; torch's own function refuses more than 16 million."""
     if not values.numel():
         return None
     low, middle, high = np.quantile(values.cpu().numpy(), (0.05, 0.5, 0.95))

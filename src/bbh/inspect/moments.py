@@ -1,4 +1,4 @@
-"""Mean, spread and kurtosis of every weight, from draws that pass by and are not kept."""
+"""Mean, spread and kurtosis of every weight, updated with each piece of draws and keeping none."""
 
 from jaxtyping import Float
 from torch import Tensor
@@ -7,9 +7,9 @@ from torch import Tensor
 class Moments:
     """Sums of powers of deviations from the mean, Σ(w − w̄)^k for k = 2, 3, 4, for D weights.
 
-    Two sets of draws are joined exactly, Pébay (2008), "Formulas for robust, one-pass parallel
-    computation of covariances and arbitrary-order statistical moments"; in float64, so that it
-    makes no difference how draws were cut into pieces.
+    The sums of two sets of draws are combined exactly, Pébay (2008), "Formulas for robust, one-pass
+    parallel computation of covariances and arbitrary-order statistical moments". All is in float64,
+    so that the result does not depend on how draws were divided into pieces.
     """
 
     def __init__(self, draws: Float[Tensor, "S D"]):
@@ -23,12 +23,12 @@ class Moments:
         self.fourth = square.square_().sum(0)
 
     def add(self, draws: Float[Tensor, "S D"]) -> None:
-        """Takes in further draws."""
+        """Adds further draws."""
         other = Moments(draws)
         a, b = self.number, other.number
         n = a + b
         apart = other.mean - self.mean
-        # Of the highest power first: each needs the lower ones as they were.
+        # The highest power comes first, since each update needs the old values of lower powers.
         self.fourth += (
             other.fourth
             + apart**4 * (a * b * (a * a - a * b + b * b) / n**3)
@@ -51,12 +51,12 @@ class Moments:
 
     @property
     def excess_kurtosis(self) -> Float[Tensor, " D"]:
-        """Fourth moment over squared variance, less a Gaussian's 3; NaN where nothing varies."""
+        """Fourth moment over squared variance, minus 3; NaN for weights that do not vary."""
         return self.number * self.fourth / self.second.square() - 3
 
     @property
     def variance_squared(self) -> Float[Tensor, " D"]:
-        """σ⁴ without bias, as E (w₁ − w₂)² (w₃ − w₄)² / 4 over different draws; four at least."""
+        """Unbiased estimate of σ⁴ = E (w₁ − w₂)² (w₃ − w₄)² / 4; it needs at least four draws."""
         n = self.number
         known = (n * n - 3 * n + 3) * self.second.square() - n * (n - 1) * self.fourth
         return known / (n * (n - 1) * (n - 2) * (n - 3))

@@ -1,4 +1,4 @@
-"""Which weights of a network are looked at."""
+"""Selects the weights of a network to inspect."""
 
 import difflib
 from typing import Any
@@ -10,11 +10,11 @@ from bbh.samples import Shapes
 
 
 class PointEstimateError(ValueError):
-    """There is no distribution to look at."""
+    """All weights are point estimates, so there is no distribution to inspect."""
 
 
 def check_random(weights: WeightDistribution) -> Shapes:
-    """The tensors that have a distribution; raises where every one is a point."""
+    """The tensors that have a distribution; raises if all are point estimates."""
     shapes = weights.random_shapes()
     if not shapes:
         raise PointEstimateError(
@@ -25,7 +25,7 @@ def check_random(weights: WeightDistribution) -> Shapes:
 
 
 def first_kernel(posterior: Posterior[Any], shapes: Shapes) -> str:
-    """The first convolution's kernel, or without one the first matrix, or the first tensor."""
+    """Name of the first convolution's kernel, else of the first matrix, else the first tensor."""
     convolutions = [
         f"{name}.weight".lstrip(".")
         for name, module in posterior.network.named_modules()
@@ -36,7 +36,7 @@ def first_kernel(posterior: Posterior[Any], shapes: Shapes) -> str:
 
 
 def check_tensor(name: str, shapes: Shapes) -> str:
-    """The name, if it is one of a tensor with a distribution."""
+    """Returns the name; raises if no tensor of this name has a distribution."""
     if name in shapes:
         return name
     close = difflib.get_close_matches(name, shapes, n=1)

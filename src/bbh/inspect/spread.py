@@ -1,4 +1,4 @@
-"""How widely every weight spreads, beside the scale that its layer works at."""
+"""Standard deviations of weights, absolute and relative to the scale of their layer."""
 
 from dataclasses import dataclass, field
 
@@ -16,8 +16,9 @@ class Spread:
     """Standard deviation of every weight over the draws.
 
     Attributes:
-        stds: One for each weight.
-        fan_in: Of each tensor; 1/√fan-in is the scale at which a layer keeps its inputs' size.
+        stds: Standard deviation of each weight.
+        fan_in: Fan-in of each tensor. 1/√fan-in is the scale of weights at which the outputs of a
+            layer are about as large as its inputs.
     """
 
     stds: Params = field(repr=False)
@@ -25,22 +26,22 @@ class Spread:
 
     @staticmethod
     def of(stds: Float[Tensor, " D"], shapes: Shapes) -> "Spread":
-        """From the tensors laid side by side."""
+        """From the standard deviations of all tensors in one vector."""
         parts = unflatten(stds.cpu().unsqueeze(0), shapes)
         fans = {name: fan_in(name, shapes) for name in shapes}
         return Spread({name: part[0] for name, part in parts.items()}, fans)
 
     @property
     def everywhere(self) -> Float[Tensor, " D"]:
-        """Of all weights."""
+        """Standard deviations of all weights, as a vector."""
         return as_vector(self.stds)
 
     def relative(self, name: str) -> Tensor:
-        """Of one tensor's weights, in fan-in scales."""
+        """Standard deviations of one tensor's weights, in units of 1/√fan-in."""
         return self.stds[name] * self.fan_in[name] ** 0.5
 
     def numbers(self) -> dict[str, list[float] | dict[str, list[float]]]:
-        """For a record: 5 %, median and 95 % over weights."""
+        """The quantiles 5 %, median and 95 % over weights, ready for JSON."""
         return {
             "quantiles": list(quantiles(self.everywhere) or ()),
             "fan_in_scales": {

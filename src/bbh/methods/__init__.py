@@ -1,7 +1,7 @@
-"""Methods: network in, posterior out. The library's table of contents, a line for each method.
+"""Methods: functions that turn a network into a posterior.
 
-A method is one file: a distribution over weights, and a function that makes posteriors with it.
-``registered()`` lists them; ``register`` adds one of your own.
+Each method is one file: a distribution over weights, and a function that makes posteriors with it.
+``registered()`` lists the methods; ``register`` adds one of your own.
 """
 
 from bbh.distribution import Cost as Cost

@@ -1,4 +1,4 @@
-"""What the constructors of all methods do at their end."""
+"""The last step of every method's constructor: put the parts of a posterior together."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -29,20 +29,20 @@ def assemble(
     always_on: tuple[str, ...] = (),
     chosen: Mapping[str, Any],
 ) -> Posterior[P]:
-    """The posterior of a method: its distribution, and point estimates of what that leaves out.
+    """Makes a posterior of a method's distribution and point estimates of all other parameters.
 
     Args:
-        network: As it was given.
-        weights: Over the Bayesian parameters.
-        prior: As it was given.
-        likelihood: As it was given.
-        points: The other trainable parameters.
-        forward: As it was given.
-        execution: As it was given.
-        adversarial: Train on perturbed inputs as well.
+        network: The network that the method was given.
+        weights: The distribution over the Bayesian parameters.
+        prior: The prior that the method was given.
+        likelihood: The likelihood that the method was given.
+        points: Values of the trainable parameters that are not Bayesian.
+        forward: How to call the network, as the method was told.
+        execution: How to put draws through the network, as the method was told.
+        adversarial: Settings for training on perturbed inputs as well.
         always_on: Names of modules that stay in training mode for prediction.
-        chosen: What was taken for arguments that were left open, to be stored with the posterior:
-            a later version may choose otherwise.
+        chosen: The values that the method chose for arguments the user left open. They are stored
+            with the posterior, since a later version of the library may choose differently.
     """
     if points:
         weights = Product([weights, Particles(stack([points]), penalised=())])
@@ -60,7 +60,7 @@ def assemble(
 
 
 def check_positive(**values: float) -> None:
-    """Raises for a standard deviation that is none."""
+    """Raises if one of these standard deviations is not positive."""
     for name, value in values.items():
         if not value > 0:
             raise ValueError(f"{name}={value}: a standard deviation is positive.")

@@ -32,16 +32,17 @@ def mc_dropout(
 ) -> Posterior[P]:
     """Dropout that stays on for prediction, Gal & Ghahramani (2016).
 
-    A network with dropout layers of its own keeps them, left on, unless ``rate`` is given. For
-    any other network input units of every matrix and convolution but the first are switched off,
-    which is dropout before each of those layers.
+    If the network has dropout layers and ``rate`` is None, these layers stay on. Otherwise random
+    input units of every matrix and convolution except the first are switched off, which is the same
+    as dropout before each of those layers.
 
     Args:
         rate: Probability of switching a unit off; None uses the network's own dropout layers, or
-            0.5 (the paper's) where it has none.
+            0.5 (as in the paper) if the network has none.
         bayesian: Which parameters get a distribution: names, module names or glob patterns, or a
-            predicate of name and tensor. Selected kernels are masked (all of them: the first is
-            spared only by default), and selected parameters pay for their prior density.
+            predicate of name and tensor. All selected kernels are masked (the first kernel is left
+            out only in the default selection), and the cost contains the prior density of all
+            selected parameters.
     """
     values, points = divide(network, bayesian)
     own_layers = dropout_layers(network) if rate is None else ()
@@ -76,15 +77,15 @@ def mc_dropout(
 class DropoutMasks(WeightDistribution):
     """w = kernel ∘ mask / keep, mask ~ Bernoulli(keep) per input unit, Gal & Ghahramani (2016).
 
-    In training every example gets a mask of its own where the layer allows; a draw for
-    prediction has one mask for all inputs, so that it is one function.
+    In training every example gets its own mask in layers that support this. A draw for prediction
+    has one mask for all inputs, so that the draw is one function of the inputs.
 
     Args:
         kernels: Initial values of all covered parameters.
         input_axes: For each masked tensor, the axis of its input units.
         rate: Probability of switching a unit off.
-        groups: For each grouped convolution, how many groups it has: an output filter sees the
-            units of one group.
+        groups: For each grouped convolution, its number of groups. An output filter sees only the
+            input units of one group.
     """
 
     def __init__(
@@ -102,21 +103,22 @@ class DropoutMasks(WeightDistribution):
         self.groups = groups or {}
 
     def sample(self, num_samples: int) -> Samples:
-        """One mask per draw; in training one per example."""
+        """Draws one mask per weight draw, and in training one per example."""
         samples: Params = {}
         for name, kernel in self.kernels().items():
             stacked = kernel.expand(num_samples, *kernel.shape)
             axis = self.input_axes.get(name)
             if axis is not None:
                 stacked = stacked * self._mask(name, kernel, axis, num_samples) / (1 - self.rate)
-                # Transposed convolutions have their inputs first, and no per-example recipe.
+                # The kernel of a transposed convolution has its input units on axis 0, and there
+                # is no per-example rule for it.
                 if self.training and axis == 1:
                     stacked = PerExampleWeight.wrap(stacked, InputDropout(kernel, self.rate))
             samples[name] = stacked
         return Samples(samples, common=self.kernels())
 
     def cost(self, samples: Samples, prior: Prior) -> Cost:
-        """E_q[−log p(w)] of the masked kernels, exact; q's entropy is constant.
+        """E_q[−log p(w)] of the masked kernels, computed exactly. The entropy of q is constant.
 
         For a Gaussian prior this is the known L2 surrogate keep/2 · ‖kernel/keep‖²/scale².
         """
@@ -133,15 +135,15 @@ class DropoutMasks(WeightDistribution):
         return Cost(total)
 
     def random_shapes(self) -> Shapes:
-        """The masked tensors; the others are points."""
+        """The masked tensors; all others are point estimates."""
         return {name: self.shapes[name] for name in self.input_axes}
 
     def _mask(self, name: str, kernel: Tensor, axis: int, num_samples: int) -> Tensor:
-        """Ones for units that stay, in a shape that broadcasts over the stacked kernels."""
+        """Ones for units that stay on, else zeros; broadcasts over the stacked kernels."""
         groups = self.groups.get(name, 1) if axis == 1 else 1
         kept = torch.rand(num_samples, groups, kernel.shape[axis], device=kernel.device)
         if groups > 1:
-            # A filter of a grouped convolution sees the units of its own group only.
+            # All filters of a group see the same units, so they share that group's mask.
             kept = kept.repeat_interleave(kernel.shape[0] // groups, dim=1)
         kept = kept if axis == 1 else kept.transpose(1, 2)
         mask = (kept >= self.rate).to(kernel.dtype)

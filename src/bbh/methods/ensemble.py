@@ -1,4 +1,4 @@
-"""Deep ensembles: several weight settings, trained side by side."""
+"""Deep ensembles: several weight settings, trained at the same time."""
 
 import copy
 import logging
@@ -35,19 +35,20 @@ def deep_ensemble(
     forward: Forward | None = None,
     execution: Execution | None = None,
 ) -> Posterior[P]:
-    """Several networks trained side by side, Lakshminarayanan, Pritzel & Blundell (2017).
+    """Several networks trained at the same time, Lakshminarayanan, Pritzel & Blundell (2017).
 
     The first member starts from ``network`` as it is, the others from a fresh initialisation.
-    Members see the same batches; all their parameters, and batch-norm statistics, are their own
-    (with ``bayesian`` only those it selects). The loss is the members' mean, so a plain SGD step
-    is num_members times smaller than for one network; Adam does not notice.
+    Members see the same batches. Each has its own parameters and batch-norm statistics; if
+    ``bayesian`` is given, members share everything that it does not select. The loss is the mean
+    over members, so a plain SGD step is num_members times smaller than for one network. Adam is not
+    affected, since it ignores the scale of the loss.
 
     Args:
-        num_members: Pawlowski et al. use 10 on MNIST and 5 on CIFAR5.
+        num_members: The number of networks. Pawlowski et al. use 10 on MNIST and 5 on CIFAR5.
         make_network: Makes a freshly initialised network for each further member, where calling
             ``reset_parameters`` on the modules of a copy is not enough.
-        adversarial: Train on perturbed inputs as well: ``AdversarialTraining(0.01)`` is the
-            paper's, for images in [0, 1].
+        adversarial: Settings for training on perturbed inputs as well. The paper's setting is
+            ``AdversarialTraining(0.01)``, for images in [0, 1].
     """
     if num_members < 1:
         raise ValueError(f"num_members={num_members}: an ensemble has at least one member.")
@@ -58,7 +59,7 @@ def deep_ensemble(
     own = [*values]
     if bayesian is None:
         buffers = stack([dict(member.named_buffers()) for member in networks])
-        # In one distribution with the kernels, so that a draw is a whole member.
+        # All parameters belong to one distribution, so that a draw is one whole member.
         own, points = [*values, *points], {}
     members = stack([_pick(member, own) for member in networks])
     return assemble(
@@ -82,7 +83,7 @@ def _pick(network: nn.Module, names: Iterable[str]) -> Params:
 
 
 def _fresh_copy(network: nn.Module) -> nn.Module:
-    """A copy with every module initialised anew, as its own class does it."""
+    """A copy whose modules are initialised anew by their own ``reset_parameters``."""
     fresh = copy.deepcopy(network)
     kept: list[str] = []
     for name, module in fresh.named_modules():

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn import functional as F
 
-# Where softplus is one.
+# The point at which softplus is one.
 _SOFTPLUS_ONE = math.log(math.e - 1)
 
 
 class FlowKind(StrEnum):
-    """Which flow to use; a single dimension always takes planar ones."""
+    """Which flow to use; in a single dimension it is always planar."""
 
     REAL_NVP = "real_nvp"
     PLANAR = "planar"
@@ -30,16 +30,16 @@ class FlowStep(nn.Module, ABC):
 
         Args:
             z: Points.
-            kept: A random mask of what stays as it is, for maps that have one.
+            kept: A random mask of the entries that stay as they are, for maps that use a mask.
         """
 
 
 class MaskedRealNVP(FlowStep):
-    """z ← b∘z + (1−b)∘(g∘z + (1−g)∘m) with gates g, shifts m of the masked b∘z.
+    """z ← b∘z + (1−b)∘(g∘z + (1−g)∘m), where gates g and shifts m are functions of b∘z.
 
-    Dinh, Sohl-Dickstein & Bengio (2017) with the gated update of Louizos & Welling (2017). The
-    mask b is another one for every draw; given the mask the map is a proper density, so the bound
-    that uses it holds.
+    Dinh, Sohl-Dickstein & Bengio (2017) with the gated update of Louizos & Welling (2017). Every
+    draw has a new random mask b. Given its mask, the map is invertible and the density of its
+    output is known, so the bound that uses this density holds.
     """
 
     def __init__(self, dim: int, hidden: int):
@@ -49,13 +49,13 @@ class MaskedRealNVP(FlowStep):
         self.gate = nn.Linear(hidden, dim)
         for layer in (self.hidden, self.shift, self.gate):
             nn.init.normal_(layer.weight, std=0.05)
-        # z = 1 leaves the weights as they are: it starts as the map's fixed point.
+        # Shifts start at 1, which makes z = 1 a fixed point: z = 1 leaves the weights unchanged.
         nn.init.ones_(self.shift.bias)
         # sigmoid(2) ≈ 0.88: close to the identity, as in the reference code.
         nn.init.constant_(self.gate.bias, 2.0)
 
     def forward(self, z: Float[Tensor, "S Z"], kept: Bool[Tensor, "S Z"]) -> tuple[Tensor, Tensor]:
-        """One step."""
+        """Moves the entries that are not kept."""
         hidden = torch.tanh(self.hidden(z.masked_fill(~kept, 0)))
         logits = self.gate(hidden)
         moved = torch.lerp(self.shift(hidden), z, torch.sigmoid(logits))
@@ -73,11 +73,12 @@ class Planar(FlowStep):
         self.offset = nn.Parameter(torch.zeros(()))
 
     def forward(self, z: Float[Tensor, "S Z"], kept: Bool[Tensor, "S Z"]) -> tuple[Tensor, Tensor]:
-        """One step; it moves every entry, whatever the mask."""
+        """Moves every entry; this map does not use the mask."""
         del kept
         inner = self.normal @ self.direction
-        # Their wᵀû = softplus(wᵀu) − 1, moved so that u = 0 is the identity: without the shift a
-        # fresh step in one dimension shrinks z, and so the weights, by a third.
+        # The paper has wᵀû = softplus(wᵀu) − 1. Here softplus is shifted so that u = 0 gives the
+        # identity: without the shift a freshly initialised step in one dimension shrinks z, and
+        # with it the weights, by a third.
         allowed = F.softplus(inner + _SOFTPLUS_ONE) - 1
         norm = self.normal.square().sum().clamp(min=1e-12)
         direction = self.direction + (allowed - inner) / norm * self.normal
@@ -87,7 +88,7 @@ class Planar(FlowStep):
 
 
 class FlowChain(nn.Module):
-    """Several steps one after the other."""
+    """Several flow steps, applied one after the other."""
 
     def __init__(self, kind: FlowKind, dim: int, steps: int, hidden: int):
         super().__init__()
@@ -99,7 +100,7 @@ class FlowChain(nn.Module):
     def forward(
         self, z: Float[Tensor, "S Z"], masks: Bool[Tensor, "S steps Z"]
     ) -> tuple[Tensor, Tensor]:
-        """All steps; log-determinants add up."""
+        """Applies all steps and adds up their log-determinants."""
         log_det = z.new_zeros(len(z))
         for step, kept in zip(self.steps, masks.unbind(1), strict=True):
             z, more = step(z, kept)
@@ -118,7 +119,10 @@ def draw_masks(chains: list[FlowChain], z: Float[Tensor, "G S Z"]) -> Bool[Tenso
 def flows_together(
     chains: list[FlowChain], z: Float[Tensor, "G S Z"], masks: Bool[Tensor, "G S steps Z"]
 ) -> tuple[Float[Tensor, "G S Z"], Float[Tensor, "G S"]]:
-    """What chains that are alike make of points of their own: a deep network has dozens."""
+    """Applies each of several chains of equal structure to its own points, in one ``vmap``.
+
+    A deep network has dozens of chains, and running them one by one would be slow.
+    """
     if len(chains) == 1:
         mapped, log_det = chains[0](z[0], masks[0])
         return mapped.unsqueeze(0), log_det.unsqueeze(0)

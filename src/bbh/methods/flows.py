@@ -1,4 +1,4 @@
-"""Multiplicative normalising flows: Gaussian weights whose means are scaled by random z."""
+"""Multiplicative normalising flows (MNF): Gaussian weights whose means are scaled by random z."""
 
 import math
 from collections.abc import Collection, Iterable
@@ -41,18 +41,18 @@ def multiplicative_normalizing_flows(
     forward: Forward | None = None,
     execution: Execution | None = None,
 ) -> Posterior[P]:
-    """Gaussian weights whose means are scaled by noise through a flow, Louizos & Welling (2017).
+    """Gaussian weights with means scaled by noise from a flow, Louizos & Welling (2017).
 
     Args:
         initial_scale: Initial standard deviation of every weight.
         max_scale: Upper limit of the standard deviations (0.5 on MNIST, 0.3 on CIFAR5).
         flow: Masked RealNVP or planar.
-        num_flows: Steps of the flow, and as many of the auxiliary one.
-        sampling: How training draws the Gaussian part.
+        num_flows: The number of steps of the flow, and of the auxiliary flow.
+        sampling: How training draws the Gaussian part: one draw per batch or one per example.
     """
     check_positive(initial_scale=initial_scale, max_scale=max_scale)
     if initial_scale >= max_scale:
-        # At the limit the clamp passes no gradient: the scales could never move.
+        # At or above the limit, the parameter that yields this scale does not exist.
         raise ValueError(f"initial_scale={initial_scale} must lie below max_scale={max_scale}.")
     values, points = divide(network, bayesian)
     return assemble(
@@ -68,14 +68,14 @@ def multiplicative_normalizing_flows(
 
 
 class MultiplicativeFlow(WeightDistribution):
-    """w = z ∘ loc + scale · ε with z through a flow, Louizos & Welling (2017).
+    """w = z ∘ loc + scale · ε, where z comes from a flow, Louizos & Welling (2017).
 
     z has one entry per input unit of a matrix and per output filter of a convolution. KL(q‖p) is
     bounded from above by
 
         E[ KL(N(z ∘ loc, scale²) ‖ p) + log q(z) − log r(z | w) ],
 
-    summed over *all* kernels. (The code behind the paper loses the convolutions' share.) Biases
+    summed over *all* kernels. (The paper's code leaves out the terms of the convolutions.) Biases
     are plain Gaussians. Departure from the reference: one z per weight draw instead of one per
     example, so that a draw is one function; kernels are still locally reparametrised in training.
 
@@ -83,11 +83,11 @@ class MultiplicativeFlow(WeightDistribution):
         loc: Initial means.
         initial_scale: Initial standard deviation.
         max_scale: Upper limit of the standard deviation (the reference's variance clip).
-        kind: Which flow.
-        steps: Flow steps of q and r each.
-        sampling: How training draws the Gaussian part.
-        penalised: Names of the tensors whose share of the bound is paid; None for all, which is
-            what makes it a bound. The published numbers are of dense layers only.
+        kind: Which flow to use.
+        steps: The number of flow steps of q, and of r.
+        sampling: How training draws the Gaussian part: one draw per batch or one per example.
+        penalised: Names of the tensors whose terms of the bound enter the cost. None takes all;
+            only then is the cost a bound. The published results penalise dense layers only.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class MultiplicativeFlow(WeightDistribution):
         self.sampling = Sampling(sampling)
         self.log_max_scale = math.log(max_scale)
         self.loc = TensorTable(loc, trainable=True)
-        # The inverse of the limit in _scales(), so that scales start exactly where they should.
+        # The inverse of the map in _scales(), so that scales start exactly at initial_scale.
         raw_scale = self.log_max_scale - math.log(max_scale / initial_scale - 1)
         self.raw_scale = TensorTable(
             {name: torch.full_like(value, raw_scale) for name, value in loc.items()},
@@ -130,7 +130,7 @@ class MultiplicativeFlow(WeightDistribution):
         )
 
     def sample(self, num_samples: int) -> Samples:
-        """One z per draw and kernel; Gaussian noise per draw, or per example in training."""
+        """Draws one z per draw and kernel, and Gaussian noise per draw or (in training) example."""
         sampling = self.sampling if self.training else Sampling.WEIGHTS
         locs = {name: loc.expand(num_samples, *loc.shape) for name, loc in self.loc().items()}
         latents: Params = {}
@@ -148,10 +148,10 @@ class MultiplicativeFlow(WeightDistribution):
         return Samples(draws, latents=latents)
 
     def cost(self, samples: Samples, prior: Prior) -> Cost:
-        """The bound at the z of these draws, averaged over them."""
+        """The bound on KL(q‖p), averaged over the draws and evaluated at their z."""
         plain = {name: value.as_subclass(Tensor) for name, value in samples.items()}
         locs = {name: samples.latent(f"loc of {name}") for name in self.penalised}
-        # The same for all draws.
+        # All draws have the same scales, so the first draw's are enough.
         scales = {name: samples.latent(f"scale of {name}")[:1] for name in self.penalised}
         marginals = NormalMarginals(flatten(locs, self.penalised), as_vector(scales))
         complexity = ClosedForm()(plain, self.penalised, prior, marginals=marginals).complexity
@@ -169,7 +169,7 @@ class MultiplicativeFlow(WeightDistribution):
     def _reverse_masks(
         self, samples: Samples, names: list[str], z: Float[Tensor, "G S Z"]
     ) -> Bool[Tensor, "G S steps Z"]:
-        """Masks of the auxiliary flow: random, and from then on a property of the draws."""
+        """Masks of the auxiliary flow, drawn once at random and then stored with the draws."""
         drawn: list[Tensor] = []
 
         def draw(index: int) -> Tensor:
@@ -186,7 +186,8 @@ class MultiplicativeFlow(WeightDistribution):
         )
 
     def _scales(self) -> Params:
-        # A smooth limit: at a hard one the gradient is zero, and no scale ever comes back.
+        # A smooth upper limit: at a hard limit the gradient is zero, and a scale that reached it
+        # could never become smaller again.
         limit = self.log_max_scale
         raw = self.raw_scale()
         scales = (limit - F.softplus(limit - as_vector(raw))).exp()
@@ -196,7 +197,7 @@ class MultiplicativeFlow(WeightDistribution):
         }
 
     def _alike(self, names: Iterable[str]) -> list[list[str]]:
-        """Kernels whose z have as many entries: their flows go together."""
+        """Groups of kernels whose z have equal length and type, so their flows run together."""
         locs = self.loc()
         groups: dict[tuple[int, torch.dtype], list[str]] = {}
         for name in names:
@@ -209,12 +210,12 @@ class MultiplicativeFlow(WeightDistribution):
 
 
 class MultiplierFlow(nn.Module):
-    """z of one kernel: q(z) through a flow, and the auxiliary r(z | W) that bounds its cost.
+    """Parameters for the z of one kernel: the flow q(z), and the auxiliary r(z | W) of the bound.
 
     Args:
-        dim: Entries of z.
-        kind: Which flow.
-        steps: Flow steps of q and of r each.
+        dim: The number of entries of z.
+        kind: Which flow to use.
+        steps: The number of flow steps of q, and of r.
     """
 
     def __init__(self, dim: int, kind: FlowKind, steps: int):
@@ -232,11 +233,13 @@ class MultiplierFlow(nn.Module):
 def draw_multipliers(
     flows: list[MultiplierFlow], num_samples: int
 ) -> tuple[Float[Tensor, "G S Z"], Float[Tensor, "G S"]]:
-    """Draws of z and E[log q(z₀)] − log|det|, the log density up to the base's noise.
+    """Draws of z, and their E[log q(z₀)] − log|det|.
+
+    This is the log density of z, with that of the starting point z₀ replaced by its expectation.
 
     Args:
-        flows: One for each kernel; their z have as many entries.
-        num_samples: Draws of each.
+        flows: One flow for each kernel; all their z have the same number of entries.
+        num_samples: The number of draws from each flow.
     """
     loc = torch.stack([one.loc for one in flows]).unsqueeze(1)
     log_variance = torch.stack([one.log_variance for one in flows]).unsqueeze(1)

@@ -1,4 +1,4 @@
-"""Bayes by Hypernet: weights are what a generator makes of noise, and no density exists."""
+"""Bayes by Hypernet: a generator maps noise to weights, and their density is not known."""
 
 from torch import nn
 
@@ -37,14 +37,15 @@ def bayes_by_hypernet(
     """Weights generated from noise by hypernetworks, Pawlowski et al. (2018).
 
     Args:
-        generator: ``LayerWise``, ``Sliced`` or ``Single``; None takes a narrow layer-wise one, or
-            for networks where that would be too large a sliced one, see
+        generator: ``LayerWise``, ``Sliced`` or ``Single``. None takes a narrow layer-wise
+            generator, or a sliced one for networks where the layer-wise one would be too large; see
             ``bbh.generators.default``.
-        noise: Dimension, and whether tensors share it; one dimension per tensor by default.
-        divergence: Estimator of the KL; None takes nearest-neighbour entropy with the exact prior
-            term, which does not share the bias of the paper's estimator, or the paper's where the
-            prior is known only by samples.
-        num_samples: Weight draws per training step.
+        noise: Dimension of the noise, and whether tensors share it. By default every tensor has its
+            own noise of one dimension.
+        divergence: Estimator of the KL. None takes the nearest-neighbour entropy with the exact
+            prior term, which lacks the bias of the paper's estimator, or the paper's estimator if
+            the prior is known only by samples.
+        num_samples: The number of weight draws per training step.
     """
     check_parts(likelihood, prior)
     noise = noise or GaussianNoise()
@@ -78,9 +79,9 @@ class Implicit(WeightDistribution):
 
     Args:
         generator: Maps noise to weights.
-        noise: What z is, and whether tensors share it.
-        divergence: An estimator that needs samples of q only.
-        samples_per_step: Weight draws per training step; all take part in the estimate.
+        noise: Dimension of z, and whether tensors share it.
+        divergence: An estimator of the KL that needs nothing but samples of q.
+        samples_per_step: The number of weight draws per training step; all enter the estimate.
     """
 
     def __init__(
@@ -103,25 +104,25 @@ class Implicit(WeightDistribution):
         self.helper = helper and helper.to(next(generator.parameters()))
 
     def sample(self, num_samples: int) -> Samples:
-        """generator(noise)."""
+        """Draws noise and maps it to weights with the generator."""
         like = next(self.generator.parameters())
         noise = self.noise.sample(num_samples, self.generator.num_groups, like)
         return Samples(self.generator(noise))
 
     def cost(self, samples: Samples, prior: Prior) -> Cost:
-        """The estimated divergence."""
+        """The divergence between q and the prior, estimated from these draws."""
         return self.divergence(samples, self.shapes, prior, helper=self.helper)
 
     def check_prior(self, prior: Prior) -> None:
-        """As the divergence demands."""
+        """Raises if the divergence cannot work with this prior."""
         prior.check(self.shapes)
         self.divergence.check(prior, has_marginals=False)
 
     def noise_groups(self) -> dict[tuple[str, ...], int]:
-        """All tensors together if they share their noise, else as the generator divides them."""
+        """One group of all tensors if they share their noise, else the generator's groups."""
         groups = [tuple(self.shapes)] if self.noise.shared else self.generator.groups()
         return dict.fromkeys(groups, self.noise.dim)
 
     def factored_parameters(self) -> list[nn.Parameter]:
-        """Output layers of the generator that make all their weights at once."""
+        """The generator's output matrices whose gradient can be kept in factors."""
         return self.generator.factored_parameters()

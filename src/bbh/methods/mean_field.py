@@ -41,9 +41,10 @@ def bayes_by_backprop(
         initial_scale: Initial standard deviation of every weight (the paper: e^−4.5 ≈ 0.011).
         sampling: One draw per batch, or one per example by local reparametrisation or Flipout
             where the layer is linear or a convolution.
-        divergence: KL to the prior; None takes the closed form, or nearest neighbours where the
-            prior is known only by samples.
-        num_samples: Weight draws per training step; None takes 1, or 5 for an estimated divergence.
+        divergence: How to compute the KL to the prior; None takes the closed form, or the
+            nearest-neighbour estimator if the prior is known only by samples.
+        num_samples: The number of weight draws per training step; None takes 1, or 5 if the
+            divergence is estimated from draws.
     """
     check_positive(initial_scale=initial_scale)
     check_parts(likelihood, prior)
@@ -68,9 +69,9 @@ class MeanFieldNormal(WeightDistribution):
     Args:
         loc: Initial means.
         initial_scale: Initial standard deviation of every weight.
-        divergence: KL to the prior; closed form unless an estimator is to be studied.
-        sampling: One draw for the whole batch, or one per example where the layer allows.
-        samples_per_step: Weight draws per training step.
+        divergence: How to compute the KL to the prior; None takes the closed form.
+        sampling: One draw for the whole batch, or one per example in layers that support this.
+        samples_per_step: The number of weight draws per training step.
     """
 
     def __init__(
@@ -99,12 +100,12 @@ class MeanFieldNormal(WeightDistribution):
         self.helper = helper and helper.to(next(iter(loc.values())))
 
     def sample(self, num_samples: int) -> Samples:
-        """loc + scale · ε."""
+        """Draws loc + scale · ε with ε ~ N(0, I)."""
         loc, scale = self.marginals()
         sampling = self.sampling if self.training else Sampling.WEIGHTS
         if sampling is Sampling.WEIGHTS:
             noise = torch.randn(num_samples, len(loc), dtype=loc.dtype, device=loc.device)
-            # Where no gradient is wanted, in the noise's own memory: that of all draws, once.
+            # Without gradients the draws overwrite the noise, which halves the memory needed.
             into = None if torch.is_grad_enabled() else noise
             draws = unflatten(torch.addcmul(loc, scale, noise, out=into), self.shapes)
         else:
@@ -112,7 +113,7 @@ class MeanFieldNormal(WeightDistribution):
                 unflatten(part.expand(num_samples, -1), self.shapes) for part in (loc, scale)
             )
             draws = {name: draw_normal(locs[name], scales[name], sampling) for name in locs}
-        # In one vector all have one type; single tensors may be of another.
+        # The joint vector has a single dtype; each tensor gets its own dtype back.
         own = self.loc()
         typed = {name: value.to(own[name].dtype) for name, value in draws.items()}
         return Samples(typed, common={"loc": loc, "scale": scale})
@@ -123,17 +124,17 @@ class MeanFieldNormal(WeightDistribution):
         return self.divergence(samples, self.shapes, prior, marginals=known, helper=self.helper)
 
     def check_prior(self, prior: Prior) -> None:
-        """As the divergence demands."""
+        """Raises if the divergence cannot work with this prior."""
         prior.check(self.shapes)
         self.divergence.check(prior, has_marginals=True)
 
     def marginals(self) -> NormalMarginals:
-        """Means and standard deviations."""
+        """Means and standard deviations of all weights, as two vectors."""
         return NormalMarginals(as_vector(self.loc()), as_vector(self.log_scale()).exp())
 
 
 def draw_normal(loc: Tensor, scale: Tensor, sampling: Sampling) -> Tensor:
-    """Stacked Gaussian draws, with a per-example recipe for kernels if ``sampling`` asks."""
+    """Stacked Gaussian draws; kernels also draw per example if ``sampling`` says so."""
     samples = loc + scale * torch.randn_like(loc)
     if sampling is Sampling.WEIGHTS or loc.dim() < 3:  # [S, n] are biases
         return samples

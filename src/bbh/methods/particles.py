@@ -12,17 +12,17 @@ from bbh.samples import Params, Samples, Shapes, TensorTable
 class Particles(WeightDistribution):
     """K weight settings with equal mass: q(w) = 1/K Σ_k δ(w − w_k).
 
-    A sum of point masses has no KL to a prior with a density; what it pays is the mean of
-    −log p(w_k), so that training it is maximum a posteriori for every member.
+    The KL from a sum of point masses to a prior with a density is infinite. The cost is therefore
+    the mean of −log p(w_k), so that training finds a maximum a posteriori for every member.
 
     Args:
-        members: ``{name: [K, *shape]}``.
+        members: Initial values of the K weight settings, ``{name: [K, *shape]}``.
         buffers: The network's buffers for each member, ``{name: [K, *shape]}``: members of an
-            ensemble keep batch-norm statistics of their own.
-        penalised: Names of the tensors that pay for their prior density; None for all. The others
-            are plain point estimates.
-        random_network: The network itself is random (its dropout layers stay on), so every pass
-            with the same weights is another draw.
+            ensemble have separate batch-norm statistics.
+        penalised: Names of the tensors whose prior density enters the cost; None for all. The
+            others are point estimates without a prior.
+        random_network: Whether the network itself is random (its dropout layers stay on), so that
+            every pass with the same weights is another draw.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Particles(WeightDistribution):
     def sample(self, num_samples: int) -> Samples:
         """Members in random order, none repeated before all are used.
 
-        Exactly K draws are the members themselves, in order and without a copy.
+        If exactly K draws are asked for, they are the members in order, without a copy.
         """
         stacked = self.members() | self.buffers_of_members()
         num_members = self.samples_per_step
@@ -68,10 +68,10 @@ class Particles(WeightDistribution):
         return Cost(-prior.log_density(samples, self.penalised).mean())
 
     def check_prior(self, prior: Prior) -> None:
-        """Point estimates take any prior, since they do not look at it."""
+        """Raises if the prior does not fit; without penalised tensors every prior does."""
         if self.penalised:
             super().check_prior(prior)
 
     def random_shapes(self) -> Shapes:
-        """Several members differ; one is a point."""
+        """All tensors if there are several members; a single member is a point estimate."""
         return self.shapes if self.samples_per_step > 1 else {}

@@ -1,4 +1,4 @@
-"""Distributions over disjoint parts of one network, joined."""
+"""The product of several distributions over disjoint parts of one network."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -12,7 +12,13 @@ from bbh.samples import Samples, Shapes
 
 
 class Product(WeightDistribution):
-    """q(w) = Π_i q_i(w_i), say generated kernels and point-estimated normalisation layers."""
+    """q(w) = Π_i q_i(w_i).
+
+    For example, kernels from a generator and point estimates of the normalisation layers.
+
+    Args:
+        parts: Distributions q_i that cover different tensors.
+    """
 
     def __init__(self, parts: Sequence[WeightDistribution]):
         super().__init__()
@@ -32,38 +38,38 @@ class Product(WeightDistribution):
         )
 
     def sample(self, num_samples: int) -> Samples:
-        """One draw of every part."""
+        """Draws from every part and joins the draws."""
         return Samples.joined([part.sample(num_samples) for part in self._parts()])
 
     def cost(self, samples: Samples, prior: Prior) -> Cost:
-        """The parts' costs, added up."""
+        """The sum of the costs of all parts."""
         pairs = zip(self._parts(), samples.parts or [samples] * len(self.parts), strict=True)
         costs = [part.cost(draws, prior) for part, draws in pairs]
         complexity = torch.stack([cost.complexity for cost in costs]).sum()
         return Cost(complexity, sum((cost.auxiliary for cost in costs), start=0.0))
 
     def check_prior(self, prior: Prior) -> None:
-        """Every part checks for itself."""
+        """Raises if the prior does not fit one of the parts."""
         for part in self._parts():
             part.check_prior(prior)
 
     def end_epoch(self) -> None:
-        """Every part is told."""
+        """Passes the end of an epoch on to every part."""
         for part in self._parts():
             part.end_epoch()
 
     def random_shapes(self) -> Shapes:
-        """Those of all parts."""
+        """The random parameters of all parts."""
         return {
             name: shape for part in self._parts() for name, shape in part.random_shapes().items()
         }
 
     def noise_groups(self) -> dict[tuple[str, ...], int]:
-        """Those of all parts."""
+        """The noise groups of all parts."""
         return {names: dim for part in self._parts() for names, dim in part.noise_groups().items()}
 
     def factored_parameters(self) -> list[nn.Parameter]:
-        """Those of all parts."""
+        """The factored parameters of all parts."""
         return [one for part in self._parts() for one in part.factored_parameters()]
 
     def _parts(self) -> list[WeightDistribution]:

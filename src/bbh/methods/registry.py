@@ -1,4 +1,4 @@
-"""Which methods there are. Storing, contract tests and the benchmark go over this list."""
+"""The list of all methods, used by storage, by the contract tests and by the benchmark."""
 
 import functools
 import inspect
@@ -11,9 +11,10 @@ Method = Callable[..., Posterior[Any]]
 SomeMethod = TypeVar("SomeMethod", bound=Method)
 
 _METHODS: dict[str, Method] = {}
-# Objects and code that whoever loads a posterior brings along, or that are stored by themselves.
+# Arguments that are left out of a recipe: the user passes them again when loading a posterior, or
+# they are stored separately.
 _NOT_IN_RECIPE = {"network", "likelihood", "prior", "forward", "execution", "make_network"}
-# Descriptions of the arguments that all methods share: those before and after a method's own.
+# Descriptions of the arguments that all methods share, to put before and after a method's own.
 _BEFORE = {
     "network": "Any ``nn.Module``; it is read, never changed.",
     "likelihood": "How targets arise from its outputs; see ``bbh.likelihoods``.",
@@ -31,9 +32,9 @@ _AFTER = {
 def register(constructor: SomeMethod) -> SomeMethod:
     """Makes a function ``(network, likelihood, prior, …) -> Posterior`` a method of the library.
 
-    The posteriors it makes remember its arguments, and what it chose for those that were left
-    open, so they can be saved and loaded. Its description gains that of the arguments which all
-    methods share.
+    A posterior made by the function remembers the arguments, including the values that the
+    function chose for arguments left open, so the posterior can be saved and loaded. Descriptions
+    of the arguments that all methods share are added to the function's docstring.
     """
     signature = inspect.signature(constructor)
 
@@ -53,12 +54,12 @@ def register(constructor: SomeMethod) -> SomeMethod:
 
 
 def registered() -> dict[str, Method]:
-    """All methods by name, in the order of the table of contents."""
+    """All methods by name, in the order in which they were registered."""
     return dict(_METHODS)
 
 
 def _described(own: str) -> str:
-    """A method's description with that of the shared arguments around its own."""
+    """A method's docstring, with the shared arguments added before and after its own."""
     text, _, arguments = own.partition("\n\nArgs:\n")
     before, after = (
         [f"    {name}: {what}" for name, what in shared.items() if f"    {name}: " not in own]

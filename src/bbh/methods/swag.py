@@ -1,4 +1,4 @@
-"""Stochastic weight averaging, Gaussian: what the last stretch of training looks like."""
+"""SWAG (stochastic weight averaging, Gaussian): a Gaussian fitted to weights during training."""
 
 import math
 
@@ -33,17 +33,17 @@ def stochastic_weight_averaging(
 ) -> Posterior[P]:
     """A Gaussian around a trained network, Maddox et al. (2019), known as SWAG.
 
-    Training goes on from the network's own weights, and after every epoch of ``bbh.fit`` the
-    weights are collected. Their mean, their variances and their last deviations from the mean are
-    the posterior. It is meant for networks that are trained already: let ``fit`` move them for 20
-    epochs or more, with a step size at which they wander without getting worse, such as
+    Training starts from the network's own weights, and after every epoch of ``bbh.fit`` the weights
+    are collected. Their mean, their variances and their last deviations from the mean define the
+    posterior. The method is meant for networks that are already trained: run ``fit`` for 20 epochs
+    or more, with a step size at which the weights move but the loss does not rise, such as
     ``optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.01, momentum=0.9)``. Networks
     with batch norm need ``bbh.refresh_batch_norm`` to predict.
 
     Args:
-        rank: How many of the last deviations are kept; each costs the memory of one network.
-        skip_epochs: Epochs to train before the first collection, for a network that is not
-            trained yet.
+        rank: The number of last deviations to keep; each takes the memory of one network.
+        skip_epochs: The number of epochs to train before weights are collected, for a network that
+            is not trained yet.
     """
     if rank < 2:
         raise ValueError(f"rank={rank}: keep at least two deviations.")
@@ -65,14 +65,14 @@ def stochastic_weight_averaging(
 class TrajectoryGaussian(WeightDistribution):
     """q(w) = N(mean, ½ diag(variance) + 1/(2(K − 1)) Σ_k d_k d_kᵀ), Maddox et al. (2019), eq. 1.
 
-    mean and variance are those of the weights after each epoch, and d_k = w_k − mean the last K
-    deviations, each from the mean of its time. In training mode the one draw is the point that is
-    being trained, which pays −log p as for MAP.
+    The mean and the variance are taken over the weights at the end of each epoch. The d_k are the
+    last K deviations w_k − mean, each from the running mean at the time. In training mode every
+    draw is the point that is being trained, and its cost is −log p, as in MAP.
 
     Args:
         start: Weights to start from.
-        rank: Largest number K of deviations.
-        skip_epochs: Epochs that are not collected.
+        rank: The largest number K of deviations.
+        skip_epochs: The number of first epochs whose weights are not collected.
     """
 
     def __init__(self, start: Params, rank: int = 20, skip_epochs: int = 0):
@@ -92,9 +92,10 @@ class TrajectoryGaussian(WeightDistribution):
     epochs: Tensor
 
     def sample(self, num_samples: int) -> Samples:
-        """The point in training; in prediction mean + √½ · (scale · ε + D ε′/√(K − 1))."""
+        """The trained point in training; else mean + √½ · (scale · ε + D ε′/√(K − 1))."""
         point = self.point()
-        # Training is asked first: a recorded step must not look at a number on the device.
+        # Training mode is checked first: num_collected reads a number from the device, which is
+        # not allowed while a training step is recorded as a CUDA graph.
         if self.training or self.num_collected < 2:
             return Samples({n: v.expand(num_samples, *v.shape) for n, v in point.items()})
         scale = (self.squares / self.num_collected).sqrt()
@@ -107,12 +108,12 @@ class TrajectoryGaussian(WeightDistribution):
         return Samples({name: value.to(point[name].dtype) for name, value in parts.items()})
 
     def cost(self, samples: Samples, prior: Prior) -> Cost:
-        """Mean of −log p over the draws: what the point pays in training."""
+        """Mean of −log p over the draws; in training this is −log p of the trained point."""
         return Cost(-prior.log_density(samples, self.shapes).mean())
 
     @torch.no_grad()
     def end_epoch(self) -> None:
-        """Collects the point."""
+        """Adds the weights of this epoch to the mean, the variance and the deviations."""
         self.epochs += 1
         number = self.num_collected
         if number == 0:
@@ -121,18 +122,18 @@ class TrajectoryGaussian(WeightDistribution):
         before = vector - self.mean
         self.mean.lerp_(vector, 1 / number)
         deviation = vector - self.mean
-        # Welford's update: it loses no digits where weights are far from zero.
+        # Welford's update: it stays accurate when weights are large compared with their spread.
         self.squares.addcmul_(before, deviation)
-        # The newest takes the place of the oldest: their order does not matter.
+        # The newest deviation replaces the oldest: the order of the rows does not matter.
         self.deviations[(number - 1) % len(self.deviations)] = deviation
 
     def random_shapes(self) -> Shapes:
-        """All tensors, once there is something to spread over."""
+        """All tensors, once at least two epochs are collected; before that, none."""
         return self.shapes if self.num_collected >= 2 else {}
 
     @property
     def num_collected(self) -> int:
-        """How many epochs are in the mean."""
+        """The number of epochs whose weights are in the mean."""
         return max(0, int(self.epochs) - self.skip_epochs)
 
     def _noise(self, *shape: int) -> Float[Tensor, "..."]:

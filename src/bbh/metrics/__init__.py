@@ -1,6 +1,6 @@
 """Metrics: pure functions of probabilities, scores or predictive parameters, and of targets.
 
-Inputs are checked at the door; a bad one raises `ValueError` naming the argument and the remedy.
+Inputs are checked first; an invalid one raises `ValueError` with the argument and a remedy.
 """
 
 from bbh.metrics.calibration import (

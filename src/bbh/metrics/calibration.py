@@ -1,4 +1,4 @@
-"""Whether a confidence of 80 % means being right 80 % of the time."""
+"""Calibration: whether predictions with a confidence of 80 % are right 80 % of the time."""
 
 from typing import NamedTuple
 
@@ -37,15 +37,15 @@ def expected_calibration_error(
     Args:
         probs: Class probabilities.
         targets: True classes.
-        num_bins: Bins between 0 and 1.
+        num_bins: The number of bins between 0 and 1.
 
     Examples:
         >>> probs = torch.tensor([[0.75, 0.25], [0.75, 0.25]])
         >>> expected_calibration_error(probs, torch.tensor([0, 1]))
         0.25
     """
-    # Not torchmetrics: it sums in float32, which for 60 000 equal confidences is already off by
-    # 4e-4, and opens one more bin for a confidence of exactly 1, common in saturated softmaxes.
+    # Not torchmetrics: it sums in float32, which for 60 000 equal confidences is already wrong by
+    # 4e-4, and it adds a bin for confidences of exactly 1, which saturated softmaxes often have.
     curve = reliability_curve(probs, targets, num_bins)
     gap = (curve.accuracy - curve.confidence).abs()
     return float((curve.count * gap).nansum().item()) / len(targets)
@@ -65,7 +65,7 @@ def reliability_curve(
     Args:
         probs: Class probabilities.
         targets: True classes.
-        num_bins: Bins between 0 and 1.
+        num_bins: The number of bins between 0 and 1.
 
     Examples:
         >>> probs = torch.tensor([[0.75, 0.25], [0.75, 0.25]])
@@ -76,7 +76,7 @@ def reliability_curve(
     checks.at_least("num_bins", num_bins, 1)
     probs, targets = checks.labelled(probs, targets)
     confidence, predicted = probs.detach().max(dim=-1)
-    # Weighted counting is not deterministic on a GPU, and float64 does not exist on every one.
+    # On the CPU, since weighted counting is not deterministic on a GPU and some lack float64.
     confidence, correct = confidence.cpu(), (predicted == targets).cpu()
 
     edges = torch.linspace(0, 1, num_bins + 1, dtype=confidence.dtype)

@@ -1,21 +1,21 @@
-"""Checks at the door of every metric: they raise `ValueError` or return the tensor ready to use.
+"""Checks of the inputs of all metrics: they raise `ValueError` or return the tensor ready to use.
 
-What they return is at least float32, so that half precision never decides a mean or a bin.
-Arguments are plain tensors, not annotated shapes: these functions are what judges the shapes.
+Results are at least float32, so that rounding to half precision cannot change a mean or a bin.
+Arguments have no annotated shapes, because these functions themselves check the shapes.
 """
 
 import torch
 from torch import Tensor
 
-# Wide enough for means of float32 softmaxes over many draws and classes, narrow enough to catch
-# logits, unnormalised scores and log-probabilities.
+# Tolerance for sums of probabilities: large enough for means of float32 softmaxes over many draws
+# and classes, small enough to detect logits, unnormalised scores and log-probabilities.
 TOLERANCE = 1e-3
 
 
 def numbers(
     name: str, values: Tensor, num_dims: int | None = None, allow_infinite: bool = False
 ) -> Tensor:
-    """Real values: not empty, no NaN, no infinity unless allowed, `num_dims` axes where given."""
+    """Checks real values: not empty, no NaN or (unless allowed) infinity, `num_dims` axes."""
     if num_dims is not None and values.ndim != num_dims:
         raise ValueError(
             f"{name}: expected {num_dims} axes, got shape {list(values.shape)}; "
@@ -38,7 +38,7 @@ def numbers(
 
 
 def probabilities(name: str, probs: Tensor, num_dims: int | None = None) -> Tensor:
-    """Probabilities over the last axis, with rounding above 1 removed."""
+    """Checks probabilities over the last axis, and clips values that rounding put above 1."""
     if probs.ndim == 0:
         raise ValueError(f"{name}: expected classes on the last axis, got a scalar")
     probs = numbers(name, probs, num_dims)
@@ -57,7 +57,7 @@ def probabilities(name: str, probs: Tensor, num_dims: int | None = None) -> Tens
 
 
 def labelled(probs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Class probabilities [B, C] and their integer targets [B]."""
+    """Checks class probabilities [B, C] and their integer targets [B]."""
     probs = probabilities("probs", probs, num_dims=2)
     if targets.shape != probs.shape[:1]:
         raise ValueError(
@@ -76,7 +76,7 @@ def labelled(probs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def entropies(values: Tensor, max_entropy: float) -> Tensor:
-    """Entropies [B] in nats, with rounding outside [0, `max_entropy`] removed."""
+    """Checks entropies [B] in nats, and clips rounding errors outside [0, `max_entropy`]."""
     values = numbers("entropies", values, num_dims=1)
     if values.min() < -TOLERANCE or values.max() > max_entropy * (1 + TOLERANCE):
         raise ValueError(
@@ -87,7 +87,7 @@ def entropies(values: Tensor, max_entropy: float) -> Tensor:
 
 
 def same_shape(name: str, values: Tensor, reference_name: str, reference: Tensor) -> None:
-    """Equal shapes, because broadcasting [B] against [B, 1] would silently compare all pairs."""
+    """Checks equal shapes: broadcasting [B] against [B, 1] would silently compare all pairs."""
     if values.shape != reference.shape:
         raise ValueError(
             f"{name}: shape {list(values.shape)} differs from {list(reference.shape)} of "
@@ -96,7 +96,7 @@ def same_shape(name: str, values: Tensor, reference_name: str, reference: Tensor
 
 
 def at_least(name: str, value: int, smallest: int) -> int:
-    """A count that is large enough to mean something."""
+    """Checks that a count is at least `smallest`."""
     if value < smallest:
         raise ValueError(f"{name}: expected at least {smallest}, got {value}")
     return value

@@ -1,4 +1,4 @@
-"""How good the predicted class probabilities are."""
+"""Quality of predicted class probabilities."""
 
 import torch
 from jaxtyping import Float, Int
@@ -14,7 +14,7 @@ def accuracy(probs: Float[Tensor, "B C"], targets: Int[Tensor, "B"]) -> float:
         1/B · Σ_b 1[argmax_c p_bc = y_b]
 
     Args:
-        probs: Class probabilities; of equal ones the first class wins.
+        probs: Class probabilities; if several are largest, the first class is predicted.
         targets: True classes.
 
     Examples:
@@ -26,7 +26,7 @@ def accuracy(probs: Float[Tensor, "B C"], targets: Int[Tensor, "B"]) -> float:
 
 
 def error(probs: Float[Tensor, "B C"], targets: Int[Tensor, "B"]) -> float:
-    """Misclassified examples in per cent, from 0 to 100, as papers tabulate it.
+    """Misclassified examples in per cent, from 0 to 100, as in the tables of papers.
 
         100 · (1 − accuracy)
 
@@ -47,14 +47,14 @@ def nll(probs: Float[Tensor, "B C"], targets: Int[Tensor, "B"]) -> float:
 
         −1/B · Σ_b log p_b[y_b]
 
-    The logarithmic score, proper: Gneiting & Raftery (2007), "Strictly proper scoring rules,
-    prediction, and estimation", section 4.1.
+    This is the logarithmic score, a proper scoring rule: Gneiting & Raftery (2007), "Strictly
+    proper scoring rules, prediction, and estimation", section 4.1.
 
     Args:
-        probs: Class probabilities. A softmax underflows to an exact 0, and one such target would
-            make the mean infinite, so they are clamped at the smallest normal number of their
-            dtype: no probability that carries full precision changes, and a certain mistake costs
-            87 nats in float32, 708 in float64.
+        probs: Class probabilities. A softmax can underflow to exactly 0, and one target with
+            probability 0 would make the mean infinite. Probabilities are therefore clamped at the
+            smallest normal number of their dtype. This changes no probability of full precision,
+            and a mistake with probability 0 costs 87 nats in float32, 708 in float64.
         targets: True classes.
 
     Examples:
@@ -71,8 +71,8 @@ def brier(probs: Float[Tensor, "B C"], targets: Int[Tensor, "B"]) -> float:
 
         1/B · Σ_b Σ_c (p_bc − 1[y_b = c])²
 
-    Brier (1950), "Verification of forecasts expressed in terms of probability". Summed over the
-    classes, as in the original; for two classes this is twice the binary score.
+    Brier (1950), "Verification of forecasts expressed in terms of probability". The score
+    is summed over classes, as in the original; for two classes this is twice the binary score.
 
     Args:
         probs: Class probabilities.

@@ -1,8 +1,9 @@
 """How well a score separates outliers from data like the training data.
 
-Higher score, more likely an outlier: predictive entropy, mutual information, 1 - confidence.
-Outliers are the positives throughout, as in Hendrycks et al. (2019), "Deep anomaly detection with
-outlier exposure"; papers that count them as negatives report another AUPR and FPR.
+A higher score means that an input is more likely an outlier, as for predictive entropy, mutual
+information or 1 - confidence. Outliers always count as positives, as in Hendrycks et al. (2019),
+"Deep anomaly detection with outlier exposure"; papers that count them as negatives report a
+different AUPR and FPR.
 """
 
 from typing import Any
@@ -32,19 +33,19 @@ def auroc(in_scores: Float[Tensor, "I"], out_scores: Float[Tensor, "O"]) -> floa
         >>> auroc(torch.tensor([0.1, 0.2]), torch.tensor([0.2, 0.3]))
         0.875
     """
-    # Imported when it is needed: it would be a fifth of the time of `import bbh`.
+    # Imported only when needed: it would take a fifth of the time of `import bbh`.
     from sklearn.metrics import roc_auc_score
 
     return float(roc_auc_score(*_labels_and_scores(in_scores, out_scores)))
 
 
 def aupr(in_scores: Float[Tensor, "I"], out_scores: Float[Tensor, "O"]) -> float:
-    """Average precision of finding outliers; chance is the fraction of outliers.
+    """Average precision of detecting outliers; chance is the fraction of outliers.
 
         Σ_n (recall_n − recall_{n−1}) · precision_n
 
-    over the distinct thresholds from the highest down, without interpolation: Davis & Goadrich
-    (2006), "The relationship between precision-recall and ROC curves", say why not to interpolate.
+    over the distinct thresholds from the highest down. There is no interpolation, for the reasons
+    in Davis & Goadrich (2006), "The relationship between precision-recall and ROC curves".
 
     Args:
         in_scores: Scores of data like the training data.
@@ -79,7 +80,8 @@ def fpr_at_95_tpr(in_scores: Float[Tensor, "I"], out_scores: Float[Tensor, "O"])
     from sklearn.metrics import roc_curve
 
     labels, scores = _labels_and_scores(in_scores, out_scores)
-    # Ties give the curve diagonal pieces; without their inner points the rate jumps to the end.
+    # All points of the curve are needed: without intermediate points, the first point with at least
+    # 95 % could lie at the far end of a straight piece.
     fpr, tpr, _ = roc_curve(labels, scores, drop_intermediate=False)
     return float(fpr[int(np.argmax(tpr >= 0.95))])
 

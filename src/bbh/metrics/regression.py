@@ -1,4 +1,4 @@
-"""How good a real-valued predictive is: an equal mixture over S draws of Gaussians."""
+"""Quality of real-valued predictions, each an equal mixture of S Gaussians, one per draw."""
 
 import math
 
@@ -16,7 +16,7 @@ def rmse(mean: Float[Tensor, "B *outputs"], targets: Float[Tensor, "B *outputs"]
         √(1/n · Σ_i (mean_i − y_i)²)
 
     Args:
-        mean: Predictive mean, for draws their average.
+        mean: Predictive mean, averaged over the draws.
         targets: True values.
 
     Examples:
@@ -37,8 +37,8 @@ def gaussian_mixture_nll(
 
         −1/B · Σ_b log 1/S · Σ_s Π_o N(y_bo; loc_sbo, scale²_sbo)
 
-    The outputs o of one example are independent given the draw, not overall: the product stands
-    inside the mixture. The logarithmic score of Gneiting & Raftery (2007).
+    The outputs o of one example are independent only given the draw, so the product is inside the
+    mixture. This is the logarithmic score of Gneiting & Raftery (2007).
 
     Args:
         locs: Means of each draw.
@@ -94,15 +94,15 @@ def crps(
     scales: Float[Tensor, "..."] | float,
     targets: Float[Tensor, "B *outputs"],
 ) -> float:
-    """Continuous ranked probability score of the mixture, in units of the targets, low is good.
+    """Continuous ranked probability score of the mixture, in units of the targets; low is good.
 
         ∫ (F(x) − 1[x ≥ y])² dx = E|X − y| − ½ E|X − X'|
             = 1/S · Σ_s A(y − μ_s, σ_s²) − 1/(2S²) · Σ_st A(μ_s − μ_t, σ_s² + σ_t²),
         A(μ, σ²) = E|N(μ, σ²)| = 2σ φ(μ/σ) + μ (2Φ(μ/σ) − 1)
 
     Grimit et al. (2006), "The continuous ranked probability score for circular variables and its
-    application to mesoscale forecast ensemble verification". Each element is scored on its own,
-    then averaged over all.
+    application to mesoscale forecast ensemble verification". Each element is scored separately,
+    and the scores are averaged.
 
     Args:
         locs: Means of each draw.
@@ -115,8 +115,8 @@ def crps(
     """
     locs, scales, targets = _mixture(locs, scales, targets)
     error = _mean_absolute(targets - locs, scales).mean(dim=0)
-    # One draw against the rest at a time: memory stays at the size of locs. The pairs are
-    # symmetric, so those from s on suffice, the pair (s, s) at half weight.
+    # One draw is compared with the others at a time, which needs no more memory than locs. Pairs
+    # (s, t) are symmetric, so t ≥ s is enough, where the pair (s, s) has half the weight.
     half_spread = torch.zeros_like(error)
     for s in range(len(locs)):
         distance = _mean_absolute(locs[s] - locs[s:], torch.hypot(scales[s], scales[s:]))
@@ -125,9 +125,9 @@ def crps(
 
 
 def _mean_absolute(loc: Tensor, scale: Tensor) -> Tensor:
-    """E|X| of a Normal: A(loc, scale²) of `crps`."""
-    # At scale 0 the quotient becomes huge or infinite with the sign of loc, or 0, so that the
-    # formula gives |loc| without a case of its own.
+    """E|X| of a Normal: A(loc, scale²) in `crps`."""
+    # At scale 0 the quotient is huge or infinite with the sign of loc, or 0 if loc is 0. The
+    # formula then gives |loc| without a special case.
     z = loc / scale.clamp(min=torch.finfo(scale.dtype).tiny)
     density = torch.exp(-z.square() / 2) / math.sqrt(2 * math.pi)
     return 2 * scale * density + loc * torch.erf(z / math.sqrt(2))
@@ -136,7 +136,7 @@ def _mean_absolute(loc: Tensor, scale: Tensor) -> Tensor:
 def _mixture(
     locs: Tensor, scales: Tensor | float, targets: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Checked parameters of the mixture, scales in the shape of locs, without gradients."""
+    """Checks the parameters of the mixture, and returns them detached, scales as large as locs."""
     locs = checks.numbers("locs", locs).detach()
     targets = checks.numbers("targets", targets).detach()
     scales = checks.numbers("scales", torch.as_tensor(scales).to(locs)).detach()

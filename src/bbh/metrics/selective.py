@@ -1,4 +1,4 @@
-"""What is gained by answering only where the model is sure."""
+"""Selective prediction: the error when a model answers only where it is least uncertain."""
 
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ class RiskCoverageCurve(NamedTuple):
 
     Attributes:
         coverage: Fraction of the examples that are answered.
-        risk: Mean error among them.
+        risk: Mean error among the answered examples.
     """
 
     coverage: Float[Tensor, "B"]
@@ -29,9 +29,9 @@ def risk_coverage_curve(
         coverage_k = k/B,  risk_k = 1/k · Σ_{i ≤ k} error_i
 
     El-Yaniv & Wiener (2010), "On the foundations of noise-free selective classification". Examples
-    of equal uncertainty have no order: each counts with the mean error of its tied block, which is
-    the expectation over all orders of the block. The result then does not depend on the order of
-    the inputs, and constant uncertainty gives the constant overall error.
+    of equal uncertainty have no order: each counts with the mean error of all examples tied with
+    it, which is the expectation over all their orders. The result therefore does not depend on the
+    order of the inputs, and a constant uncertainty gives the constant overall error.
 
     Args:
         uncertainty: Examples with low values are answered first.
@@ -56,12 +56,13 @@ def risk_coverage_curve(
 
 
 def risk_coverage_area(uncertainty: Float[Tensor, "B"], errors: Shaped[Tensor, "B"]) -> float:
-    """Area under the risk-coverage curve (AURC): low when errors are the uncertain examples.
+    """Area under the risk-coverage curve (AURC), low if the wrong predictions are uncertain.
 
         1/B · Σ_k risk_k
 
     Geifman, Uziel & El-Yaniv (2019), "Bias-reduced uncertainty estimation for deep neural
-    classifiers"; ties as in `risk_coverage_curve`. Useless uncertainty gives the overall error.
+    classifiers"; ties are treated as in `risk_coverage_curve`. An uncertainty without information
+    gives the overall error.
 
     Args:
         uncertainty: Examples with low values are answered first.

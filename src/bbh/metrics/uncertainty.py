@@ -1,7 +1,8 @@
-"""How unsure a prediction is, where that comes from, and one number for a whole dataset.
+"""The uncertainty of a prediction, its two sources, and its summary over a dataset.
 
-All entropies are in nats. The total uncertainty of a prediction splits into what remains for a
-known weight setting (expected entropy) and what the weights disagree about (mutual information).
+All entropies are in nats. The total uncertainty of a prediction is the sum of the uncertainty that
+remains for given weights (expected entropy) and the disagreement between weights (mutual
+information).
 """
 
 import math
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from bbh.metrics import checks
 
-# The published evaluation steps through [0, H_max) in 500ths; the last step is never reached.
+# The published evaluation divides [0, H_max) into 500 steps, of which the last is never reached.
 _HISTOGRAM_STEPS = 500
 
 
@@ -36,7 +37,7 @@ def entropy(probs: Float[Tensor, "*batch C"]) -> Float[Tensor, "*batch"]:
 
 
 def expected_entropy(probs_per_draw: Float[Tensor, "S B C"]) -> Float[Tensor, "B"]:
-    """Mean entropy of the single draws: the aleatoric part, what no certainty in w would remove.
+    """Mean entropy of the single draws: the aleatoric part, which remains even for known weights.
 
         E_w[H(p(y | x, w))] ≈ 1/S · Σ_s H(p_s)
 
@@ -53,12 +54,12 @@ def expected_entropy(probs_per_draw: Float[Tensor, "S B C"]) -> Float[Tensor, "B
 
 
 def mutual_information(probs_per_draw: Float[Tensor, "S B C"]) -> Float[Tensor, "B"]:
-    """Information the label would give about the weights: the epistemic part, disagreement.
+    """Information that the label would give about the weights: the epistemic part.
 
         I(y; w | x) ≈ H(1/S · Σ_s p_s) − 1/S · Σ_s H(p_s)
 
     Houlsby et al. (2011), "Bayesian active learning for classification and preference learning".
-    Not negative by Jensen's inequality; rounding below 0 is clamped.
+    It is never negative by Jensen's inequality; rounding errors below 0 are clamped.
 
     Args:
         probs_per_draw: Class probabilities of each draw of the weights.
@@ -78,8 +79,8 @@ def entropy_auc(entropies: Float[Tensor, "B"], num_classes: int) -> float:
         1/log C · ∫ F(h) dh over [0, log C]  =  1 − mean(H) / log C
 
     The measure of Pawlowski et al. (2017), "Implicit weight uncertainty in neural networks", in
-    exact form: integration by parts shows that it is the mean entropy, no more. High is good on
-    data like the training data, low is good on outliers.
+    exact form: integration by parts shows that it depends on the mean entropy alone. High is good
+    on data like the training data, low is good on outliers.
 
     Args:
         entropies: Predictive entropies in nats.
@@ -95,19 +96,19 @@ def entropy_auc(entropies: Float[Tensor, "B"], num_classes: int) -> float:
 
 
 def entropy_auc_histogram(entropies: Float[Tensor, "B"], num_classes: int) -> float:
-    """The same area as the published code computes it, in [0, 0.998]; only to compare with it.
+    """The area `entropy_auc` as the published code computes it, in [0, 0.998], for comparison only.
 
         1/500 · Σ_{j=1…499} F(j·h),  h = log C / 500
 
     A histogram with the 500 edges 0, h, ..., 499 h, hence 499 bins, normalised to 1, cumulated at
     the right edges and divided by log C (the published code leaves the division to the tables).
     Entropies beyond the last edge are dropped before normalising; one exactly on it is kept, as
-    the last bin of a histogram is closed. Where none is dropped, the value lies below
-    `entropy_auc` by at most one bin, 0.002, and by half a bin on average over smooth distributions.
-    Dropped ones make it too large: those outliers that are recognised best do not count at all.
+    the last bin of a histogram is closed. If none is dropped, the value lies below `entropy_auc` by
+    at most one bin, 0.002, and by half a bin on average over smooth distributions. Dropped
+    entropies make it too large: the outliers that are recognised best do not count at all.
 
-    Where all are dropped the published code divides 0 by 0. This returns 0, the value the measure
-    approaches as all entropies become maximal, within one bin of the exact one.
+    If all entropies are dropped, the published code divides 0 by 0. This function returns 0, the
+    limit as all entropies become maximal, which is within one bin of the exact value.
 
     Args:
         entropies: Predictive entropies in nats.

@@ -1,4 +1,4 @@
-"""Reading a user's network: which parameters are Bayesian, which layers it has, how to call it."""
+"""Inspects a user's network: which parameters are Bayesian, its layers, and how to call it."""
 
 from bbh.network.selection import (
     Divided,

@@ -1,4 +1,4 @@
-"""Kinds of layers, and where a network has them."""
+"""Kinds of layers, and functions that find them in a network."""
 
 from collections.abc import Iterable
 
@@ -23,7 +23,7 @@ NORMALISATIONS: tuple[type[nn.Module], ...] = (
 
 
 def dropout_layers(network: nn.Module) -> tuple[str, ...]:
-    """Names of the layers that switch units off."""
+    """Names of the dropout layers with a positive rate."""
     return tuple(
         name
         for name, module in network.named_modules()
@@ -36,8 +36,9 @@ def input_axes(network: nn.Module, values: Params) -> dict[str, int]:
     axes: dict[str, int] = {}
     for name, value in values.items():
         owner = network.get_submodule(name.rpartition(".")[0])
-        # Rows of an embedding are looked up, not summed over: it has no input units. What lies
-        # behind a parametrisation (a weight norm, say) is not the kernel that meets the inputs.
+        # An embedding has no input units, since its rows are looked up and not summed over. The
+        # original tensor of a parametrisation (weight norm, say) is not the kernel that is
+        # multiplied by the inputs.
         without = nn.Embedding | nn.EmbeddingBag | ParametrizationList
         if value.dim() >= 2 and not isinstance(owner, without):
             axes[name] = 0 if isinstance(owner, TRANSPOSED) else 1
@@ -45,6 +46,6 @@ def input_axes(network: nn.Module, values: Params) -> dict[str, int]:
 
 
 def kernel_groups(network: nn.Module, names: Iterable[str]) -> dict[str, int]:
-    """Into how many groups of units each of these convolutions is divided."""
+    """The number of groups of each convolution among these kernels."""
     owners = {name: network.get_submodule(name.rpartition(".")[0]) for name in names}
     return {name: m.groups for name, m in owners.items() if isinstance(m, CONVOLUTIONS)}

@@ -1,4 +1,4 @@
-"""Which of a network's parameters get a distribution."""
+"""Selects the parameters of a network that get a distribution."""
 
 import difflib
 import fnmatch
@@ -19,8 +19,8 @@ class Divided(NamedTuple):
     """Copies of a network's trainable parameters.
 
     Attributes:
-        bayesian: Those that get a distribution.
-        points: The others, which are estimated as points.
+        bayesian: The parameters that get a distribution.
+        points: All other parameters, which are point estimates.
     """
 
     bayesian: Params
@@ -39,7 +39,7 @@ def divide(network: nn.Module, bayesian: Selection) -> Divided:
 
 
 def trainable_parameters(network: nn.Module) -> Params:
-    """The network's parameters that ask for a gradient, tied ones once."""
+    """The network's parameters with ``requires_grad``; tied parameters appear once."""
     return {name: value for name, value in network.named_parameters() if value.requires_grad}
 
 
@@ -47,9 +47,9 @@ def select_bayesian(network: nn.Module, bayesian: Selection) -> list[str]:
     """Names of the parameters that get a distribution, in the network's order.
 
     Args:
-        network: Frozen parameters (``requires_grad=False``) are never selected.
+        network: Any module. Frozen parameters (``requires_grad=False``) are never selected.
         bayesian: Names, module names or glob patterns, or a predicate of name and tensor.
-            ``None`` takes every trainable parameter but those of normalisation layers,
+            ``None`` takes every trainable parameter except those of normalisation layers,
             which stay point estimates as in the paper.
     """
     trainable = trainable_parameters(network)
@@ -86,7 +86,7 @@ def _normalisation_names(network: nn.Module) -> set[str]:
 
 def _match(pattern: str, network: nn.Module, trainable: Mapping[str, Tensor]) -> set[str]:
     canonical = {id(value): name for name, value in network.named_parameters()}
-    # Tied weights answer to each of their names.
+    # A tied weight can be selected by any of its names.
     aliases = list(network.named_parameters(remove_duplicate=False))
     matched = {
         canonical[id(value)]
@@ -116,7 +116,7 @@ def _listing(names: Iterable[str], most: int = 12) -> str:
 
 
 def fan_in(name: str, shapes: Shapes) -> int:
-    """How many inputs one output of this tensor sums over; a bias takes its weight's.
+    """The number of inputs that one output of this tensor sums over; for a bias, its weight's.
 
     >>> shapes = {"fc.weight": torch.Size([10, 500]), "fc.bias": torch.Size([10])}
     >>> fan_in("fc.weight", shapes), fan_in("fc.bias", shapes)
@@ -126,6 +126,6 @@ def fan_in(name: str, shapes: Shapes) -> int:
     if len(shape) < 2:
         module, _, leaf = name.rpartition(".")
         sibling = f"{module}.{leaf.replace('bias', 'weight')}".lstrip(".")
-        # A vector without a kernel beside it (a norm's scale, say) is its own fan.
+        # A vector without a kernel (the scale of a normalisation layer, say) counts its own size.
         shape = shapes.get(sibling, shape)
     return max(1, math.prod(shape[1:]) if len(shape) > 1 else math.prod(shape))

@@ -1,4 +1,4 @@
-"""What cannot be made Bayesian."""
+"""Checks whether a network can be made Bayesian."""
 
 import itertools
 
@@ -9,7 +9,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 
 
 def check_supported(network: nn.Module) -> None:
-    """Raises for what cannot be made Bayesian, naming the module and the way out."""
+    """Raises if the network cannot be made Bayesian; the message names the module and a remedy."""
     for name, module in network.named_modules():
         where = f"module {name!r} ({type(module).__name__})" if name else type(module).__name__
         if isinstance(module, torch.jit.ScriptModule):
@@ -22,7 +22,7 @@ def check_supported(network: nn.Module) -> None:
                 f"{where} wraps the network for several devices. Pass network.module; bbh.fit "
                 "distributes by itself."
             )
-        # Their weight is a computed tensor, which cannot be copied.
+        # A module with the old weight_norm has a computed tensor as weight, which cannot be copied.
         hooks = module._forward_pre_hooks.values()  # pyright: ignore[reportPrivateUsage]
         if any(isinstance(hook, WeightNorm) for hook in hooks):
             raise TypeError(

@@ -1,4 +1,4 @@
-"""A network without values: its structure, to be called with weights that come as arguments."""
+"""Templates: a network's structure without values, called with weights as arguments."""
 
 import copy
 from collections.abc import Callable, Mapping
@@ -14,17 +14,20 @@ Forward = Callable[[nn.Module, Inputs], Tensor]
 
 
 def call_network(network: nn.Module, inputs: Inputs) -> Tensor:
-    """The default way to call a network: tuples and dictionaries are its arguments."""
+    """Calls a network in the default way: tuples and dictionaries are spread over its arguments."""
     if isinstance(inputs, Mapping):
         return network(**cast(Mapping[str, Any], inputs))
-    # Not a subclass: a packed sequence is a named tuple and one argument.
+    # Subclasses of tuple are excluded: a PackedSequence is a named tuple, but one argument.
     if type(inputs) in (tuple, list):
         return network(*inputs)
     return network(inputs)
 
 
 class Call(nn.Module):
-    """The network with the way to call it, so that an adapter runs inside functional_call."""
+    """A network and the function that calls it, as one module.
+
+    ``functional_call`` then replaces the weights while the user's ``forward`` function runs.
+    """
 
     def __init__(self, network: nn.Module, how: Forward):
         super().__init__()
@@ -32,7 +35,7 @@ class Call(nn.Module):
         self.how = how
 
     def forward(self, inputs: Inputs) -> Tensor:
-        """Outputs, which must be one tensor."""
+        """The network's outputs, which must be one tensor."""
         outputs = self.how(self.network, inputs)
         if not isinstance(outputs, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(
@@ -43,7 +46,7 @@ class Call(nn.Module):
 
 
 def template(network: nn.Module) -> nn.Module:
-    """A copy on the meta device. Ties between parameters stay ties: one tensor, one stand-in."""
+    """A copy of the network on the meta device, without values; tied parameters stay tied."""
     stand_ins: dict[int, Any] = {
         id(value): nn.Parameter(torch.empty_like(value, device="meta"), value.requires_grad)
         for value in network.parameters()
@@ -60,10 +63,10 @@ def template(network: nn.Module) -> nn.Module:
 
 
 def padding_rows(network: nn.Module, shapes: Shapes) -> Params:
-    """Rows of embeddings that stand for no token: no data ever reach them, only the prior would.
+    """The padding rows of embeddings, which keep the network's own value in every draw.
 
-    They keep the network's own value in every draw. A matrix that serves elsewhere too (a tied
-    output layer) does learn that row and is left alone.
+    Data never influence a padding row, so sampled values of it would come from the prior alone. A
+    matrix that is also used elsewhere (a tied output layer) does learn this row and is left out.
     """
     names = [id(value) for _, value in network.named_parameters(remove_duplicate=False)]
     rows: Params = {}

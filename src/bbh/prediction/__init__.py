@@ -1,4 +1,4 @@
-"""From a posterior to statements about new inputs, within a memory bound."""
+"""Prediction: what a posterior says about new inputs, computed within a memory limit."""
 
 from bbh.prediction.batch_norm import refresh_batch_norm
 from bbh.prediction.predicting import MEMORY_LIMIT, evaluate, predict

@@ -1,4 +1,4 @@
-"""Batch-norm statistics that belong to a weight draw."""
+"""Batch-norm statistics for each weight draw."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -17,25 +17,27 @@ from bbh.samples import Params, Samples
 def refresh_batch_norm(
     posterior: Posterior[Any], loader: Iterable[Any], num_samples: int = 100
 ) -> Samples:
-    """Weight draws with batch-norm statistics of their own, re-estimated on training data.
+    """Draws weights and estimates batch-norm statistics for each draw on training data.
 
-    Running statistics collected in training are an average over the weight draws of all steps;
-    no single draw's activations follow them. This takes fresh draws, runs the loader through each
-    and gives the draws with their own statistics (plain averages over the batches), to be used as
+    The running statistics from training are an average over the weight draws of all steps, and the
+    activations of a single draw do not follow them. This function takes new draws, runs the loader
+    through each, and returns the draws with their own statistics (plain averages over the
+    batches). Use them as
 
     ``predict(posterior, inputs, samples=refresh_batch_norm(posterior, train_loader))``
 
     Args:
-        posterior: Unchanged.
+        posterior: The posterior to draw from; it is not changed.
         loader: Batches of training data; targets are ignored.
-        num_samples: Draws; a distribution with fewer different ones gives each once.
+        num_samples: The number of draws. A distribution with fewer different draws (MAP, an
+            ensemble) gives each once.
     """
     training = posterior.training
     posterior.train()
     layers = {
         name: module
         for name, module in posterior.network.named_modules()
-        # One that stays in evaluation mode keeps the statistics it came with.
+        # A layer that is always in evaluation mode keeps the statistics it came with.
         if isinstance(module, BATCH_NORMS) and module.track_running_stats and module.training
     }
     posterior.train(training)
@@ -54,7 +56,7 @@ def refresh_batch_norm(
             layer.momentum = None  # a plain average instead of an exponential one
         batches = 0
         for batch in loader:
-            # Draw by draw, since each writes to statistics of its own.
+            # A loop over draws, since each pass writes to the statistics of its own draw.
             posterior(move(inputs_of(batch), posterior.device), samples, execution=Loop())
             batches += 1
     finally:
@@ -69,7 +71,7 @@ def refresh_batch_norm(
 def _blank_statistics(
     posterior: Posterior[Any], layers: Mapping[str, nn.Module], num_samples: int
 ) -> Params:
-    """One set of statistics per draw, as after reset_running_stats()."""
+    """One set of initial statistics for each draw, with the values of reset_running_stats()."""
     device = posterior.device
     blank: dict[str, Tensor] = {}
     for prefix, layer in layers.items():

@@ -1,4 +1,4 @@
-"""Weight draws to use again and again, within a memory bound, and the mode to use them in."""
+"""Weight draws that can be used repeatedly within a memory limit, and the evaluation mode."""
 
 import copy
 from collections.abc import Generator, Iterator, Mapping
@@ -17,10 +17,10 @@ class Draws:
     """The same weight draws for every batch: kept if they fit, else made again from their seeds.
 
     Args:
-        posterior: Where they come from.
-        num_samples: How many; a distribution with fewer different ones gives each once.
-        samples: Draws to use instead of fresh ones.
-        limit: Bytes that draws may take.
+        posterior: The posterior to draw from.
+        num_samples: The number of draws. A distribution with fewer different draws gives each once.
+        samples: Draws to use instead of new ones.
+        limit: The largest number of bytes that the draws may take.
     """
 
     def __init__(
@@ -41,7 +41,8 @@ class Draws:
             raise ValueError(f"num_samples={num_samples}: draw at least one.")
         self.total = posterior.weights.num_useful(num_samples)
         if posterior.weights.num_distinct is not None:
-            # Explicit members are in memory already; drawing them apart could repeat some.
+            # The members of an ensemble are in memory already, and drawing them in several parts
+            # could repeat some members.
             self._kept = [posterior.sample(self.total).values_only()]
             return
         element = next(posterior.weights.parameters()).element_size()
@@ -61,16 +62,20 @@ class Draws:
                 yield part.take(slice(first, first + number))
 
     def first(self) -> Samples:
-        """A single draw, to measure with.
+        """A single draw, for measuring how much memory an example needs.
 
-        In memory of its own: copies that a loop makes of weights at odd addresses would be taken
-        for what an example needs, and a megabyte more for each of thousands leaves room for few.
+        The draw is cloned, so that its tensors are aligned in memory. A loop copies weights that
+        are not, and the measurement would count these copies as part of every example. A megabyte
+        too much per example, for thousands of examples, would make batches far too small.
         """
         draw = next(self.at_most(1))
         return Samples({name: value.clone() for name, value in draw.items()})
 
     def renewed(self) -> "Draws":
-        """As many fresh draws, divided alike; where there are only so many, the same ones."""
+        """The same number of new draws, in parts of the same sizes.
+
+        If the draws were given, or the distribution has only finitely many, they stay the same.
+        """
         other = copy.copy(self)
         if self._parts:
             seeds = torch.randint(2**62, (len(self._parts),)).tolist()
@@ -86,10 +91,10 @@ class Draws:
 
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Generator[None]:
-    """Random numbers from this seed meanwhile; those outside go on as if nothing had been."""
+    """Within this context random numbers start from ``seed``; outside they are not affected."""
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices):
-        # Not torch.manual_seed, which would seed GPUs that are none of our business.
+        # Not torch.manual_seed: it would also seed all other GPUs.
         torch.default_generator.manual_seed(seed)
         if devices:
             with torch.cuda.device(device):
@@ -99,7 +104,7 @@ def seeded(seed: int, device: torch.device) -> Generator[None]:
 
 @contextmanager
 def evaluation_mode(posterior: Posterior[Any]) -> Generator[None]:
-    """Puts the posterior into evaluation mode meanwhile."""
+    """Within this context the posterior is in evaluation mode."""
     training = posterior.training
     posterior.eval()
     try:

@@ -1,4 +1,4 @@
-"""How much memory a computation needs, measured on a small instance, and how to divide it."""
+"""Measures the memory that a computation needs, and divides work to stay within a limit."""
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-# More examples per call than this gain no speed and cost cache.
+# The largest number of examples per call: larger batches are no faster and use more cache.
 LARGEST_BATCH = 1000
-# On a CPU work goes fastest in pieces that stay in its cache.
+# A CPU is fastest when the memory of each piece of work fits into its cache.
 _CACHE_BYTES = 16 * 2**20
 
 
@@ -34,17 +34,17 @@ def tiling(
     device: torch.device,
     largest_batch: int = LARGEST_BATCH,
 ) -> tuple[int, int]:
-    """How many examples, and how many weight draws, to work on at once; at least one of each.
+    """The number of examples and the number of weight draws to process at once, at least one each.
 
     >>> tiling(10, 4, 100, torch.device("cpu"))
     (10, 2)
 
     Args:
         per_example: Bytes that one example takes with one draw.
-        num_examples: How many there are; fewer than fit leave room for more draws.
-        limit: Bytes for all of them.
-        device: Where they are.
-        largest_batch: Examples at once, however small they are.
+        num_examples: The number of examples. If fewer than fit, there is room for more draws.
+        limit: Bytes that all examples and draws in progress may take together.
+        device: The device on which they are processed.
+        largest_batch: The largest number of examples at once, however small they are.
     """
     work = min(limit, _CACHE_BYTES) if device.type == "cpu" else limit
     examples = max(1, min(largest_batch, work // per_example))
@@ -52,7 +52,10 @@ def tiling(
 
 
 class LiveBytes(TorchDispatchMode):
-    """Follows every storage from its first tensor to the death of its last."""
+    """Counts the bytes of all tensors made within this mode that are still alive.
+
+    A storage counts from its first tensor until its last tensor is freed.
+    """
 
     def __init__(self):
         super().__init__()
@@ -67,7 +70,7 @@ class LiveBytes(TorchDispatchMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Runs the operation and counts what it made."""
+        """Runs the operation and counts the tensors it made."""
         known = {_address(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
@@ -78,7 +81,7 @@ class LiveBytes(TorchDispatchMode):
     def _hold(self, tensor: Tensor, known: set[int]) -> None:
         address, size = _address(tensor), tensor.untyped_storage().nbytes()
         if address in known and address not in self._holders:
-            return  # a view of something that was there before
+            return  # a view of a tensor made before this mode began
         if address not in self._holders:
             self._live += size
             self.peak = max(self.peak, self._live)

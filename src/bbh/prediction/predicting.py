@@ -1,4 +1,4 @@
-"""predict and evaluate: batched over data and weight draws, within a memory bound."""
+"""predict and evaluate: batched over data and weight draws, within a memory limit."""
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
@@ -34,24 +34,27 @@ def predict(
 ) -> P:
     """The predictive distribution of new inputs: the average over weight draws.
 
-    Every example sees the same draws (but dropout layers of the network's own, left on by
-    ``mc_dropout``, have a mask for each). Results come back to where the inputs were.
+    All examples see the same weight draws. Only dropout layers of the network that ``mc_dropout``
+    leaves on draw a new mask for each example. Results are on the device of the inputs, or on the
+    CPU for a loader.
 
     Args:
-        posterior: Put into evaluation mode meanwhile; nothing about it changes.
+        posterior: The posterior, in evaluation mode during the call and unchanged after it.
         inputs: A tensor, a tuple or dictionary of tensors, or a loader of batches (its targets
             are ignored).
-        num_samples: Weight draws S. A distribution with fewer different ones (MAP, an ensemble)
-            uses each once.
-        samples: Draws to use instead of fresh ones, from ``posterior.sample`` or
+        num_samples: The number S of weight draws. A distribution with fewer different draws (MAP,
+            an ensemble) uses each once.
+        samples: Draws to use instead of new ones, from ``posterior.sample`` or
             ``refresh_batch_norm``.
-        batch_size: Examples per call; None takes what the memory limit allows, at most 1000.
-        memory_limit: Bytes that draws, activations and kept outputs may take beyond the model and
-            the result. One draw and one example are the least that can be at work.
+        batch_size: Examples per call; None takes as many as the memory limit allows, at most 1000.
+        memory_limit: Bytes that draws, activations and kept outputs may take in addition to the
+            model and the result. At least one draw and one example are always processed at once,
+            even if they take more.
         keep_draws: Keep the probabilities of every single draw (regression always does).
-        precision: ``torch.bfloat16`` or ``torch.float16`` run the network's products in half
-            precision, faster on a GPU and rounded: probabilities change in the second or third
-            digit. Weights are drawn, and probabilities averaged, in single precision.
+        precision: With ``torch.bfloat16`` or ``torch.float16`` the network computes matrix products
+            and convolutions in half precision. This is faster on a GPU, and changes probabilities
+            in the second or third digit. Weights are drawn, and probabilities averaged, in single
+            precision.
     """
     if precision not in _PRECISIONS:
         raise ValueError(
@@ -84,8 +87,8 @@ def evaluate(
 ) -> dict[str, float]:
     """Metrics of the predictions for a loader of ``(inputs, targets)`` batches.
 
-    The likelihood says which: always ``error`` (per cent wrong, or root mean squared error) and
-    ``nll``.
+    The likelihood decides which metrics there are. They always include ``error`` (per cent wrong,
+    or root mean squared error) and ``nll``.
     """
     targets: list[Tensor] = []
 
@@ -102,14 +105,15 @@ def evaluate(
 
 
 def _inputs_of_all(loader: Iterable[Any]) -> Iterator[Inputs]:
-    # A function, not an expression: that would start the loader, and its random numbers, before
-    # the weights are drawn, so that a tensor and a loader of it saw different draws.
+    # A generator function, since a generator expression would start the loader at once. The loader
+    # may use random numbers, and if it did so before the weights are drawn, a tensor and a loader
+    # over the same tensor would be predicted with different draws.
     for batch in loader:
         yield inputs_of(batch)
 
 
 class _Limits:
-    """Divides the memory bound: a quarter for draws, a quarter for kept outputs, half for work."""
+    """Divides the memory limit: a quarter for draws, a quarter for kept outputs, half for work."""
 
     def __init__(self, batch_size: int | None, memory_limit: int):
         if batch_size is not None and batch_size < 1:
@@ -120,7 +124,7 @@ class _Limits:
         self.work = memory_limit // 2
 
     def check_kept(self, size: int) -> None:
-        """Raises if the outputs to keep outgrow what they may take."""
+        """Raises if the outputs to keep take more than their share of the memory limit."""
         if size > self.memory_limit // 4:
             raise MemoryError(
                 f"the outputs of all draws take more than a quarter of memory_limit="
@@ -198,7 +202,7 @@ def _outputs(
 def _bytes_per_example(
     posterior: Posterior[Any], piece: Inputs, draws: Draws, half: torch.dtype | None
 ) -> int:
-    """Peak memory of one example through one draw; all of it counted as the example's."""
+    """Peak memory of a forward pass of one example with one draw."""
     one = move(cut(piece, 0, 1), posterior.device)
     draw = draws.first()
     return max(

@@ -1,4 +1,4 @@
-"""Posteriors in files: tensors as safetensors, everything else as JSON; nothing is executed."""
+"""Saves posteriors to files: tensors as safetensors, all else as JSON; loading runs no code."""
 
 from bbh.storage.files import StorageError, load, save
 

@@ -1,4 +1,7 @@
-"""Value objects as JSON and back, by a fixed list of names: reading never executes code."""
+"""Converts objects that hold settings (priors, generators, …) to JSON and back.
+
+Only classes of a fixed list are created, so reading a file never executes code from it.
+"""
 
 import dataclasses
 from collections.abc import Iterable, Mapping
@@ -41,14 +44,14 @@ _ENUMS: dict[str, type[StrEnum]] = {cls.__name__: cls for cls in (FlowKind, Samp
 
 
 class Custom:
-    """Stands for an object of the user's own class, which only the user can bring back."""
+    """Takes the place of an object of the user's own class, which only the user can supply."""
 
     def __init__(self, name: str):
         self.name = name
 
 
 def encode(value: Any) -> Any:
-    """A value as JSON; an object of an unknown class as the name of that class.
+    """Converts a value to JSON; of an object of an unknown class, only the class name is kept.
 
     >>> encode(priors.Normal(2.0))
     {'type': 'Normal', 'scale': 2.0, 'loc': 0.0}
@@ -72,9 +75,9 @@ def encode(value: Any) -> Any:
 
 
 def decode(encoded: Any) -> Any:
-    """The value that ``encode`` described.
+    """Converts the result of ``encode`` back to the value.
 
-    A ``Custom`` takes its place if it, or any part of it, is of the user's own class.
+    If the value or a part of it is of the user's own class, the result is a ``Custom``.
 
     Raises:
         ValueError: A name or field that this version does not know.

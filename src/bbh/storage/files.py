@@ -1,7 +1,7 @@
 """save and load: tensors as safetensors, everything else as JSON in the same file.
 
-Nothing in a file is executed. It names the method and its arguments; loading calls that method
-on a network that the user brings, checks that it is the same network, and fills in the tensors.
+Nothing in a file is executed. The file names the method and its arguments. Loading checks that the
+network passed by the user has the saved structure, calls the method on it, and loads the tensors.
 """
 
 import copy
@@ -35,8 +35,8 @@ def save(posterior: Posterior[Any], path: str | Path) -> None:
     """Writes a posterior to one file, atomically.
 
     Args:
-        posterior: Made by one of ``bbh.methods``.
-        path: By custom ``….safetensors``.
+        posterior: A posterior that was made by one of ``bbh.methods``.
+        path: The file to write, usually called ``….safetensors``.
     """
     if posterior.recipe is None:
         raise StorageError(
@@ -75,13 +75,15 @@ def load(
     execution: Execution | None = None,
     **custom: Any,
 ) -> Posterior[Any]:
-    """Reads a posterior for a network of the same structure; its weights do not matter.
+    """Reads a posterior from a file.
 
     Args:
         path: A file that ``save`` wrote.
-        network: As it was given to the method, in structure and names.
-        forward: The adapter, if there was one: code is not stored.
-        execution: As in the methods.
+        network: A network with the structure and names of the one that was given to the method. Its
+            weights do not matter.
+        forward: The function that calls the network, if the method was given one. It is code, so
+            it is not in the file.
+        execution: How to put draws through the network, as in the methods.
         custom: Objects of your own classes that the posterior was made with, by argument name,
             e.g. ``prior=bbh.priors.Sampled(…)``.
 
@@ -113,7 +115,8 @@ def load(
             )
     network = _frozen_alike(network, description["network"]["trainable"])
     method = registered()[description["method"]]
-    # Loading leaves the user's random numbers alone; everything random is drawn on the CPU.
+    # Loading must not change the user's random state. Only that of the CPU has to be kept, since
+    # the method draws all random numbers there.
     with torch.random.fork_rng(devices=[]):
         posterior: Posterior[Any] = method(
             network, forward=forward, execution=execution, **arguments
@@ -126,21 +129,21 @@ def load(
 
 
 def _frozen_alike(network: nn.Module, trainable: dict[str, str]) -> nn.Module:
-    """The network with the same parameters frozen as when the posterior was made."""
+    """The network with the same parameters frozen as when the posterior was saved."""
     parameters = dict(network.named_parameters())
     if all(value.requires_grad == (name in trainable) for name, value in parameters.items()):
         return network
-    network = copy.deepcopy(network)  # the user's own stays as it is
+    network = copy.deepcopy(network)  # the user's network must not change
     for name, value in network.named_parameters():
         value.requires_grad_(name in trainable)
     return network
 
 
 def fingerprint(network: nn.Module) -> dict[str, dict[str, str]]:
-    """Structure of a network: its modules' classes, and its tensors' shapes and types."""
+    """The structure of a network: classes and settings of modules, shapes and types of tensors."""
     tensors = {**dict(network.named_parameters()), **dict(network.named_buffers())}
     return {
-        # With their settings: a stride or a dropout rate leaves no trace in any tensor.
+        # Settings are included, since a stride or a dropout rate does not show in any tensor.
         "modules": {
             name: f"{type(module).__name__}({module.extra_repr()})"
             for name, module in network.named_modules()
@@ -172,8 +175,8 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            # Copied: what safetensors gives is the file itself, mapped into memory, and a
-            # posterior must not change or crash when somebody writes to the file.
+            # Cloned, because the tensors of safetensors are the file mapped into memory: if the
+            # file were written to later, the posterior would change or the program crash.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise StorageError(

@@ -1,4 +1,4 @@
-"""From data to a posterior: fit, the step it takes, and what it leaves behind."""
+"""Training: ``fit``, the training step it takes, and the history and checkpoints it writes."""
 
 from bbh.generators.factored.adam import FactoredAdam, make_adam
 from bbh.training.checkpoints import CheckpointError

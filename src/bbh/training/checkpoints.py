@@ -1,4 +1,4 @@
-"""Checkpoints of training: everything that decides how it goes on, written atomically."""
+"""Checkpoints: everything that is needed to continue training, written atomically."""
 
 import random
 from pathlib import Path
@@ -13,7 +13,7 @@ FORMAT = 1
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint cannot be used."""
+    """A checkpoint cannot be read, or belongs to another training run."""
 
 
 def write(path: Path, state: dict[str, Any]) -> None:
@@ -38,7 +38,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def random_state(generators: list[torch.Generator]) -> dict[str, Any]:
-    """States of torch's, Python's and NumPy's generators, and of a loader's own."""
+    """States of the random generators of torch, Python and NumPy, and of the data loader."""
     name, keys, *rest = np.random.get_state(legacy=True)  # noqa: NPY002 (augmentations use it)
     return {
         "torch": torch.get_rng_state(),
@@ -64,7 +64,7 @@ def restore_random_state(state: dict[str, Any], generators: list[torch.Generator
 
 
 def loader_generators(loader: object) -> list[torch.Generator]:
-    """Generators that a loader or its sampler draws its order from, besides the global one."""
+    """The generators, besides the global one, that decide the order of a loader's batches."""
     found = [getattr(loader, "generator", None)]
     for name in ("sampler", "batch_sampler"):
         sampler = getattr(loader, name, None)
@@ -75,5 +75,5 @@ def loader_generators(loader: object) -> list[torch.Generator]:
 
 
 def detached_copy(state: dict[str, Any]) -> dict[str, Any]:
-    """A state dictionary on the CPU whose tensors no later step can change."""
+    """A copy of a state dictionary on the CPU, which later training steps do not change."""
     return {name: value.detach().to("cpu", copy=True) for name, value in state.items()}

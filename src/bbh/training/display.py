@@ -1,4 +1,4 @@
-"""What a person sees of training: a progress bar, and TensorBoard if asked for."""
+"""How training is shown to the user: a progress bar, and TensorBoard logs if asked for."""
 
 import time
 from collections.abc import Generator
@@ -18,16 +18,23 @@ from rich.table import Column
 
 from bbh.training.history import EpochRecord
 
-# Reading a loss stalls an accelerator, and eyes need no more than this per second.
+# Seconds between updates of the bar. Reading a loss makes an accelerator wait, and more than five
+# updates per second would not be noticed.
 _REFRESH_SECONDS = 0.2
 
 
 @runtime_checkable
 class Display(Protocol):
-    """Shows steps as they come and epochs as they end."""
+    """Anything that can show the progress of training steps and epochs."""
 
     def step(self, epoch: int, step: int, terms: dict[str, float]) -> None:
-        """Called after training steps; ``epoch`` and ``step`` (in it) are counted from 0."""
+        """Called after training steps.
+
+        Args:
+            epoch: The number of the epoch, counted from 0.
+            step: The number of the step within the epoch, counted from 0.
+            terms: The terms of the objective in this step.
+        """
         ...
 
     def epoch(self, record: EpochRecord) -> None:
@@ -35,12 +42,12 @@ class Display(Protocol):
         ...
 
     def note(self, text: str) -> None:
-        """Something to say once."""
+        """Shows a message, such as why training stopped."""
         ...
 
 
 class BarDisplay:
-    """A progress bar."""
+    """Shows training as a progress bar in the terminal."""
 
     def __init__(self, bar: Progress, task: TaskID, steps_per_epoch: int | None):
         self._bar = bar
@@ -50,7 +57,7 @@ class BarDisplay:
         self._validation = ""
 
     def step(self, epoch: int, step: int, terms: dict[str, float]) -> None:
-        """Moves the bar."""
+        """Moves the bar, unless it was moved a moment ago."""
         now = time.monotonic()
         if self._bar.disable or now - self._shown < _REFRESH_SECONDS:
             return
@@ -60,12 +67,12 @@ class BarDisplay:
         self._bar.update(self._task, completed=epoch + fraction, terms=text)
 
     def note(self, text: str) -> None:
-        """Something to say once."""
+        """Prints a message above the bar."""
         if not self._bar.disable:
             self._bar.console.print(text)
 
     def epoch(self, record: EpochRecord) -> None:
-        """Moves the bar to the epoch's end."""
+        """Moves the bar to the end of the epoch."""
         if record.validation:
             error, nll = record.validation["error"], record.validation["nll"]
             self._validation = f" · validation error {error:.3g} nll {nll:.3g}"
@@ -73,12 +80,12 @@ class BarDisplay:
         self._bar.update(self._task, completed=record.epoch, terms=text)
 
     def _text(self, total: float, nll: float, complexity: float) -> str:
-        # What matters first: a narrow terminal cuts the end off.
+        # The most important terms come first, since a narrow terminal cuts off the end.
         return f"loss {total:.3g} · nll {nll:.3g}{self._validation} · complexity {complexity:,.0f}"
 
 
 class LoggedDisplay:
-    """Another display, and TensorBoard."""
+    """Passes everything on to another display, and also writes epochs to TensorBoard."""
 
     def __init__(self, display: Display, writer: Any):
         self._writer = writer
@@ -87,7 +94,7 @@ class LoggedDisplay:
         self._epoch = display.epoch
 
     def epoch(self, record: EpochRecord) -> None:
-        """Shows the epoch and writes its numbers."""
+        """Shows the epoch and writes its record to TensorBoard."""
         self._epoch(record)
         for name in (
             "total",
@@ -107,7 +114,7 @@ class LoggedDisplay:
 def make_display(
     progress: bool | Display, epochs: int, steps_per_epoch: int | None, log_dir: str | Path | None
 ) -> Generator[Display]:
-    """A display that is closed at the end, whatever happens; one that was given stays open."""
+    """Makes a display and closes it at the end; a display passed by the user is not closed."""
     writer = _tensorboard(log_dir) if log_dir is not None else None
     try:
         with _display(progress, epochs, steps_per_epoch) as display:
@@ -129,7 +136,7 @@ def _display(
         MofNCompleteColumn(),
         BarColumn(bar_width=12),
         TimeRemainingColumn(),
-        # Takes the room the others leave: in a narrow terminal it is cut, not they.
+        # This column takes the remaining width, so a narrow terminal shortens it and no other.
         TextColumn(
             "{task.fields[terms]}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")
         ),

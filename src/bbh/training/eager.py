@@ -1,4 +1,4 @@
-"""Training steps one kernel at a time, counted and averaged."""
+"""Ordinary ("eager") training steps, whose kernels are launched one by one from Python."""
 
 from typing import Any
 
@@ -7,10 +7,10 @@ from bbh.training.step import TrainingStep
 
 
 class EagerSteps:
-    """Takes steps, and keeps the sums of their terms.
+    """Takes training steps and keeps the sums of their terms, for averages over an epoch.
 
     Args:
-        step: What is taken.
+        step: The training step to take.
     """
 
     def __init__(self, step: TrainingStep):
@@ -21,23 +21,23 @@ class EagerSteps:
     def take(
         self, batch: Any, beta: float, execution: Execution | None = None
     ) -> dict[str, float] | None:
-        """One step; its terms."""
+        """Takes one step and returns its terms."""
         terms = self.step(batch, beta, execution=execution)
         self.add(terms, 1)
         return terms
 
     def add(self, sums: dict[str, float], number: int) -> None:
-        """Counts the terms of steps that were taken elsewhere."""
+        """Adds the summed terms of ``number`` steps that were taken elsewhere."""
         for name, value in sums.items() if number else ():
             self._sums[name] = self._sums.get(name, 0.0) + value
         self._number += number
 
     def means(self) -> dict[str, float]:
-        """Means of the terms over the steps since this was last asked; empty if there were none."""
+        """Means of the terms over the steps since the last call; empty if there were no steps."""
         means = {name: value / self._number for name, value in self._sums.items()}
         self._sums, self._number = {}, 0
         return means
 
     def close(self) -> None:
-        """Leaves posterior and optimizer as any other code expects them."""
+        """Ends training and undoes what the optimizer changed about the posterior."""
         self.step.close()

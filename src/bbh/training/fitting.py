@@ -1,4 +1,4 @@
-"""fit: the one training loop, on Lightning Fabric."""
+"""``fit``, the training loop for all methods, built on Lightning Fabric."""
 
 import time
 from collections.abc import Callable, Iterable, Sized
@@ -33,11 +33,11 @@ MakeScheduler = Callable[[Optimizer], LRScheduler]
 
 @dataclass(frozen=True)
 class Validation:
-    """Data that judge training after every epoch.
+    """Data on which the posterior is evaluated after every epoch.
 
     Args:
         loader: Batches of ``(inputs, targets)``.
-        num_samples: Weight draws for a prediction.
+        num_samples: The number of weight draws for the predictions.
         patience: Stop after this many epochs without a better NLL on these data, and restore the
             best epoch's state at the end. None trains to the end and keeps the last state.
     """
@@ -49,14 +49,14 @@ class Validation:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A file from which interrupted training goes on.
+    """A file from which interrupted training can continue.
 
     Args:
-        path: The file; written after every epoch.
-        resume: Go on from it if it exists; on a CPU the result is bit for bit that of an
-            uninterrupted run. Without this an existing file is an error.
-        seconds: Write it at the earliest this long after the last time; for large posteriors,
-            whose state takes longer to write than an epoch to train.
+        path: The file, which is written after every epoch.
+        resume: Whether to continue from the file if it exists. On a CPU the result equals that of
+            an uninterrupted run bit for bit. If False, an existing file is an error.
+        seconds: The least time between two writes, for large posteriors whose state takes longer to
+            write than an epoch takes to train.
     """
 
     path: str | Path
@@ -90,34 +90,38 @@ def fit(
     """Trains a posterior, whatever its method, and returns a record of every epoch.
 
     Args:
-        posterior: Trained in place, and moved to the device Fabric chooses.
+        posterior: The posterior to train, in place. It is moved to the device that Fabric chooses.
         train_loader: Yields ``(inputs, targets)``, ``(inputs, targets, weights)`` or dictionaries.
-        epochs: Passes over it, in total (also when resuming).
-        num_data: N; None takes the length of the loader's dataset. Never guessed from batches.
-        learning_rate: Of Adam, unless ``optimizer`` is given.
-        optimizer: Makes one from the parameters, e.g. ``lambda p: torch.optim.SGD(p, lr=0.1)``.
-        scheduler: Makes a learning-rate schedule from the optimizer.
+        epochs: The total number of passes over the loader, including those before a checkpoint.
+        num_data: N, the number of training examples; None takes the length of the loader's dataset.
+            It is never guessed from batches.
+        learning_rate: Learning rate of Adam, unless ``optimizer`` is given.
+        optimizer: A function that makes an optimizer from the parameters, e.g.
+            ``lambda p: torch.optim.SGD(p, lr=0.1)``.
+        scheduler: A function that makes a learning-rate schedule from the optimizer.
         schedule_each_step: Advance the schedule every step instead of every epoch.
         beta: Weight of the complexity: a number, or annealing by ``Linear``,
             ``Cosine`` or any function of the (fractional) epoch.
         temperature: Constant factor on the complexity.
-        num_samples: Weight draws per step; None takes the method's own number.
-        likelihood_samples: How many of them enter the likelihood; None takes all.
-        gradient_clip: Largest global norm of the gradient.
-        validation: Batches to evaluate on after every epoch, or ``bbh.Validation`` with more to
-            say: how many draws, and the patience after which training stops.
-        average_epochs: End with the mean of the parameters after each of this many last epochs
-            (stochastic weight averaging, Izmailov et al. 2018) instead of the last ones. Networks
-            with batch norm need ``refresh_batch_norm`` then.
-        checkpoint: File to write after every epoch, or ``bbh.Checkpoint`` to go on from it.
+        num_samples: The number of weight draws per step; None takes the method's own number.
+        likelihood_samples: How many of these draws enter the likelihood; None takes all.
+        gradient_clip: Largest global norm of the gradient; None for no limit.
+        validation: Batches to evaluate on after every epoch, or a ``bbh.Validation`` that also sets
+            the number of draws and the patience for early stopping.
+        average_epochs: If positive, training ends with the mean of the parameters over this many
+            last epochs (stochastic weight averaging, Izmailov et al. 2018) instead of the last
+            parameters. Networks with batch norm then need ``refresh_batch_norm``.
+        checkpoint: File to write after every epoch, or a ``bbh.Checkpoint`` that also says whether
+            to continue from an existing file.
         fabric: Lightning Fabric for devices, precision and distribution; None takes one device.
-        cuda_graph: On a CUDA device, record a step once and replay it. What a network decides on
-            the host (layers left out at random, say) is then decided once: pass False for it.
-        progress: Show a progress bar, or what to show steps and epochs with.
-        log_dir: Write TensorBoard logs there.
+        cuda_graph: On a CUDA device, record a training step once as a CUDA graph and replay it.
+            Decisions that the network makes in Python (to skip layers at random, say) are then made
+            only once, during recording: pass False for such networks.
+        progress: Whether to show a progress bar, or an object that shows steps and epochs instead.
+        log_dir: Folder for TensorBoard logs; None writes none.
 
     Raises:
-        DivergedError: A term or the gradient is not finite.
+        DivergedError: A term of the objective or the gradient is not finite.
     """
     if not isinstance(posterior, Posterior):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(
@@ -146,7 +150,7 @@ def fit(
         raise ValueError(f"num_samples={num_samples}: draw at least one, or None.")
     num_data = num_data if num_data is not None else num_data_of(train_loader)
     fabric = fabric or Fabric(accelerator="auto", devices=1)
-    # First of all: what an optimizer does best depends on the device.
+    # Before the optimizer is made, since the fastest optimizer depends on the device.
     posterior.to(fabric.device)
     make = optimizer or partial(_default_optimizer, posterior, fabric, learning_rate)
     step = TrainingStep(
@@ -161,7 +165,8 @@ def fit(
     )
     steps = make_steps(step, cuda_graph=cuda_graph)
     algorithms = fastest_convolutions() if isinstance(steps, RecordedSteps) else nullcontext()
-    # However training ends: a posterior must not go on collecting factors nobody reads.
+    # Closed even if training fails: otherwise every later backward pass through the posterior
+    # would still collect gradient factors, which nothing uses.
     with closing(steps), algorithms:
         run = TrainingRun(
             steps,
@@ -186,7 +191,8 @@ def fit(
                 metrics: dict[str, float] = {}
                 if validation is not None:
                     metrics = evaluate(posterior, validation.loader, validation.num_samples)
-                    # Draws differ between processes, and all must stop in the same epoch.
+                    # Weight draws differ between processes, so their metrics do too, but all
+                    # processes must stop in the same epoch.
                     metrics = fabric.broadcast(metrics)
                 run.finish_epoch(means, metrics, time.perf_counter() - started)
                 show.epoch(run.records[-1])
@@ -207,7 +213,7 @@ def fit(
 
 
 def _resumed(run: TrainingRun, checkpoint: Checkpoint, generators: list[torch.Generator]) -> bool:
-    """Whether the run goes on from a file."""
+    """Restores the run from the checkpoint if its file exists; whether it did."""
     path = Path(checkpoint.path)
     if not path.exists():
         return False
@@ -226,10 +232,11 @@ def _default_optimizer(
     learning_rate: float,
     parameters: Iterable[nn.Parameter],
 ) -> Optimizer:
-    """Adam, in one pass over a weight and its moments where that is possible.
+    """Adam, where possible fused: it updates a weight and its moments in a single pass.
 
-    Not under a loss scaler, whose gradients a fused step would unscale by itself; and gradients
-    that processes exchange must be whole.
+    It is not fused under a loss scaler, since a fused step would unscale the gradients by itself.
+    With several processes it does not use factored gradients, since the gradients that processes
+    exchange must be whole matrices.
     """
     if fabric.device.type not in ("cpu", "cuda") or scales_losses(fabric):
         return torch.optim.Adam(parameters, lr=learning_rate)
@@ -241,5 +248,5 @@ def _default_optimizer(
 def _length(loader: Iterable[Any]) -> int | None:
     try:
         return len(loader) if isinstance(loader, Sized) else None
-    except TypeError:  # a DataLoader of a stream has the method and no answer
+    except TypeError:  # a DataLoader over an iterable dataset has __len__, but it raises
         return None

@@ -1,4 +1,4 @@
-"""What happened in training, epoch by epoch, as records."""
+"""The history of a training run: one record for each epoch."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -12,17 +12,17 @@ class EpochRecord:
     """Means over one epoch's steps, and the state at its end.
 
     Attributes:
-        epoch: Counted from 1.
-        step: Training steps so far.
+        epoch: Number of the epoch, counted from 1.
+        step: The number of training steps so far.
         total: The objective.
         nll: Mean negative log likelihood per datum.
-        complexity: Nats.
+        complexity: The complexity in nats.
         auxiliary: Loss of helper networks.
         beta: Weight of the complexity in the last step.
-        learning_rate: Of the first parameter group.
-        gradient_norm: Before clipping.
+        learning_rate: Learning rate of the first parameter group.
+        gradient_norm: Norm of the gradient before clipping.
         seconds: Wall time of the epoch, validation included.
-        validation: Metrics on the validation data; empty without any.
+        validation: Metrics on the validation data; empty without validation data.
     """
 
     epoch: int
@@ -69,7 +69,7 @@ class History(Sequence[EpochRecord]):
         return f"History({len(self)} epochs, best_epoch={self.best_epoch}{last})"
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """Plain dictionaries, ready for JSON."""
+        """The records as plain dictionaries, ready for JSON."""
         return [asdict(record) for record in self.records]
 
     def save(self, path: str | Path) -> None:

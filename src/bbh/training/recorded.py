@@ -1,9 +1,10 @@
-"""Training steps as CUDA graphs: recorded once, replayed with one launch and no word to the host.
+"""Training steps as CUDA graphs: recorded once, then replayed with a single launch.
 
-A step of a small network is hundreds of kernels of a few microseconds; launching them from Python
-takes longer than running them. Everything a step decides is therefore decided on the device: a
-step whose terms are not finite leaves weights, moments and statistics as they were, and so does
-every step after it, until the host looks.
+A step of a small network consists of hundreds of kernels of a few microseconds each, and launching
+them from Python takes longer than running them. During a replay the host (the Python program) reads
+nothing from the device, so everything a step decides is decided on the device: if the terms of a
+step are not finite, then this step and all steps after it leave weights, optimizer moments and
+batch-norm statistics unchanged, until the host checks.
 """
 
 import logging
@@ -23,32 +24,33 @@ from bbh.training.step import DivergedError, Terms, TrainingStep, Verdict, scale
 
 logger = logging.getLogger("bbh")
 
-# Steps taken one kernel at a time before one is recorded: libraries choose their algorithms and
-# the optimizer makes its moments.
+# The number of eager steps before a step is recorded. In these steps libraries choose their
+# algorithms and the optimizer creates its moments, neither of which may happen while recording.
 WARM_UP = 3
-# How many steps are taken on trust before the host looks whether all went well.
+# The number of replayed steps after which the host checks whether all terms were finite.
 TRUST = 50
-# Every shape of batch needs its own graph; more than a few and none pays.
+# The largest number of graphs. Every batch shape needs its own, and recording one only pays if the
+# shape occurs often.
 _MAX_SHAPES = 3
 Replay = Callable[[], None]
 
 
 class RecordedSteps:
-    """Takes steps by replaying a recorded one, where that is possible; else as ``EagerSteps`` does.
+    """Takes training steps by replaying a recorded one where possible, else like ``EagerSteps``.
 
-    Batches of a new shape, of anything but tensors on the device, and networks that ask the device
-    for a value run one kernel at a time.
+    Steps are not replayed for batches of a new shape, for batches that hold anything but tensors,
+    and for networks that read values from the device.
 
     Args:
-        step: What is taken, and recorded.
+        step: The training step to record and take.
     """
 
     def __init__(self, step: TrainingStep):
         self.step = step
         self._eager = EagerSteps(step)
-        # What a user asked for is recorded as it is.
+        # If the user chose an execution, that one is recorded.
         self._execution = step.posterior.execution or Recorded()
-        # How often a shape that is to be recorded has been seen before.
+        # For each batch shape not yet recorded, the number of its eager steps so far.
         self._rehearsed: dict[Any, int] = {}
         self._recorded: dict[Any, tuple[list[Tensor], Replay]] = {}
         self._state: DeviceVerdict | None = None
@@ -57,14 +59,19 @@ class RecordedSteps:
         self._since_look = 0
 
     def take(self, batch: Any, beta: float) -> dict[str, float] | None:
-        """One step; its terms every so many steps, else None."""
+        """Takes one step.
+
+        Returns the step's terms, or None after most replayed steps: reading the terms makes the
+        host wait for the device, so it is done only every ``TRUST`` replays.
+        """
         moved = as_batch(batch)
         leaves, shape = _signature(moved, self.step.device)
         if leaves is None:
             moved = move(moved, self.step.device)
             leaves, shape = _signature(moved, self.step.device)
         if leaves is None or not self._ready(shape, moved):
-            # Such a step asks the device anyway, and must not come after one that failed.
+            # An eager step reads from the device anyway, and it must not be taken if a replayed
+            # step before it failed.
             if self._since_look:
                 self._look()
             rehearsal = self._execution if shape in self._rehearsed else None
@@ -82,14 +89,14 @@ class RecordedSteps:
         return self._look() if self._since_look >= TRUST else None
 
     def means(self) -> dict[str, float]:
-        """As ``EagerSteps.means``, over recorded and other steps together."""
+        """Like ``EagerSteps.means``, over replayed and eager steps together."""
         if self._state is not None:
             self._look()
             self._eager.add(*self._state.take_sums())
         return self._eager.means()
 
     def close(self) -> None:
-        """Frees the recorded steps, and leaves the optimizer without their marks."""
+        """Frees the recorded graphs and removes what recording added to the optimizer."""
         self._recorded.clear()
         self.step.optimizer.zero_grad(set_to_none=True)
         if self._state is not None:
@@ -111,7 +118,8 @@ class RecordedSteps:
         try:
             self._recorded[shape] = self._record(batch)
         except RuntimeError as error:
-            # A value was asked for, or memory is short: nothing was computed, nothing is lost.
+            # The network read a value from the device, or memory ran out. Recording executes
+            # nothing, so nothing is lost.
             self._refuse(error)
         return not self._refused
 
@@ -133,8 +141,8 @@ class RecordedSteps:
         def work() -> None:
             state.add(self.step.run(fixed, state.beta.tensor, state, self._execution))
 
-        # Rates are read from the device by the recorded step, and are plain numbers to schedules,
-        # checkpoints and everyone else.
+        # The recorded step reads learning rates from tensors on the device. Schedules, checkpoints
+        # and all other code expect plain numbers, which are put back after recording.
         before = [{key: group[key] for key in ("lr", "capturable")} for group in self._groups()]
         self._recorded_numbers = self._numbers()
         for group, rate in zip(self._groups(), state.rates, strict=True):
@@ -147,7 +155,7 @@ class RecordedSteps:
                 group.update(own)
 
     def _look(self) -> dict[str, float]:
-        """The last step's terms; raises if a step since the last look went wrong."""
+        """Reads the last step's terms; raises if a step since the last check failed."""
         assert self._state is not None
         since, self._since_look = self._since_look, 0
         terms, failed, taken = self._state.read()
@@ -156,7 +164,7 @@ class RecordedSteps:
                 (item for item in terms.items() if not abs(item[1]) < float("inf")),
                 ("auxiliary", float("nan")),
             )
-            # Steps after the failed one were counted and left no trace.
+            # The failed step and all later ones were counted, although they changed nothing.
             self.step.count += taken - since
             self._state.taken.zero_()
             raise DivergedError(name, self.step.count + 1, value)
@@ -164,7 +172,7 @@ class RecordedSteps:
         return terms
 
     def _numbers(self) -> list[Any]:
-        """What is a constant in a recorded step, and what some schedules change: betas, say."""
+        """Optimizer settings that a graph contains as constants, but some schedules change."""
         return [
             [group[key] for key in ("betas", "eps", "weight_decay")] for group in self._groups()
         ]
@@ -174,7 +182,7 @@ class RecordedSteps:
 
 
 class _DeviceNumber:
-    """A number the recorded step reads, written only when it changes."""
+    """A number that recorded steps read from the device; the host writes it when it changes."""
 
     def __init__(self, device: torch.device):
         self.tensor = torch.zeros((), device=device)
@@ -187,17 +195,18 @@ class _DeviceNumber:
 
 
 class DeviceVerdict(Verdict):
-    """Judges a recorded step on the device, and holds what such steps read and leave behind.
+    """Checks a recorded step on the device, and holds the step's inputs and results there.
 
     A step with a value that is not finite changes nothing, and neither does any step after it,
-    until the host looks.
+    until the host checks.
 
     Attributes:
         beta: Weight of the complexity.
         rates: Learning rates of the optimizer's groups.
-        skip: One where an update is to leave everything as it is, as a fused optimizer reads it.
-        failed: Whether a step had a value that is not finite; it stays.
-        taken: Steps that went well since the host last looked.
+        skip: One if the update must change nothing, else zero. Fused optimizers read this as
+            ``found_inf``.
+        failed: Whether a step had a value that is not finite; once true it stays true.
+        taken: The number of successful steps since the host last checked.
     """
 
     names = ("nll", "complexity", "auxiliary", "total", "gradient_norm")
@@ -213,23 +222,26 @@ class DeviceVerdict(Verdict):
         self._summed = torch.zeros((), dtype=torch.int64, device=device)
 
     def judge(self, terms: Terms) -> None:
-        """Notes whether all is finite, for the update that follows and all after it."""
+        """Records whether all terms are finite, for the following update and all later ones."""
         good = torch.stack(list(terms.values())).isfinite().all()
         self.failed.logical_or_(good.logical_not())
         self.skip.copy_(self.failed)
 
     @contextmanager
     def undoing(self, statistics: Sequence[Tensor]) -> Generator[None]:
-        """Puts the buffers back if the step failed."""
+        """Restores the buffers if the step failed."""
         saved = [value.clone() for value in statistics]
         yield
         for value, before in zip(statistics, saved, strict=True):
             value.copy_(torch.where(self.failed, before, value))
 
     def add(self, terms: Terms) -> None:
-        """Adds a step's terms; those of the first failed step are kept for the error message."""
+        """Adds a step's terms to the sums, and keeps them as the last terms.
+
+        After a failure the terms of the first failed step are kept, for the error message.
+        """
         numbers = torch.stack([terms[name] for name in self.names])
-        # Terms stay as they were once a step has failed: it is that step's that explain why.
+        # The last terms stop changing once they are not finite: they explain the failure.
         first = self._last.isfinite().all()
         self._last.copy_(torch.where(first, numbers, self._last))
         good = self.failed.logical_not()
@@ -238,13 +250,16 @@ class DeviceVerdict(Verdict):
         self.taken.add_(good)
 
     def read(self) -> tuple[dict[str, float], bool, int]:
-        """The last terms, whether a step failed, and how many went well; one transfer."""
+        """The last terms, whether a step failed, and the number of successful steps.
+
+        All are read in a single transfer, since each transfer makes the host wait.
+        """
         parts = [self._last.double(), self.failed.view(1).double(), self.taken.view(1).double()]
         *values, failed, taken = torch.cat(parts).tolist()
         return dict(zip(self.names, values, strict=True)), bool(failed), int(taken)
 
     def take_sums(self) -> tuple[dict[str, float], int]:
-        """Sums of terms and the number of steps since the last time; both start again at zero."""
+        """Sums of terms and the number of steps since the last call; resets both to zero."""
         *values, number = torch.cat([self._sums, self._summed.view(1).double()]).tolist()
         self._sums.zero_()
         self._summed.zero_()
@@ -252,7 +267,10 @@ class DeviceVerdict(Verdict):
 
 
 def can_record(step: TrainingStep) -> bool:
-    """Whether steps may be recorded: one CUDA device, and an Adam that can skip by itself."""
+    """Whether steps may be recorded: on one CUDA device, with a fused Adam.
+
+    A fused Adam can skip an update by a flag on the device.
+    """
     fabric, optimizer = step.fabric, step.plain_optimizer
     fused = isinstance(optimizer, Adam) and all(group["fused"] for group in optimizer.param_groups)
     if fabric is None or scales_losses(fabric):
@@ -261,13 +279,16 @@ def can_record(step: TrainingStep) -> bool:
 
 
 def make_steps(step: TrainingStep, *, cuda_graph: bool = True) -> EagerSteps | RecordedSteps:
-    """Recorded steps where that is possible and wanted, else eager ones."""
+    """Recorded steps if ``cuda_graph`` is true and recording is possible, else eager steps."""
     return RecordedSteps(step) if cuda_graph and can_record(step) else EagerSteps(step)
 
 
 @contextmanager
 def fastest_convolutions() -> Generator[None]:
-    """Meanwhile cuDNN tries its algorithms and takes the fastest, which a fixed shape repays."""
+    """Within this context cuDNN times its algorithms for each shape and uses the fastest.
+
+    The time for the trials is regained when a shape is used again and again, as in a graph.
+    """
     before = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = True
     try:
@@ -277,25 +298,28 @@ def fastest_convolutions() -> Generator[None]:
 
 
 def record(work: Replay) -> Replay:
-    """Records what ``work`` does on the device, without doing it; the result does it."""
+    """Records the kernels that ``work`` launches without running them; returns the replay."""
     graph = torch.cuda.CUDAGraph()
     device = torch.cuda.current_device()
     torch.cuda.synchronize()
     generator = torch.cuda.default_generators[device]
     before = generator.clone_state()
     try:
-        # Threads that pin the next batches in memory may go on meanwhile.
+        # Only this thread is recorded: threads that pin the next batches in memory may continue.
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             work()
     except RuntimeError:
-        # A recording that breaks off leaves the generator waiting for its end.
+        # A failed recording leaves the random generator in capture mode: restore its state.
         generator.graphsafe_set_state(before)
         raise
     return graph.replay
 
 
 def _flatten(batch: Batch) -> tuple[list[Any], Any]:
-    """All leaves, without the weights a batch does not have; no structure if each is a tensor."""
+    """The leaves of a batch and their tree structure, which is None if the inputs are one tensor.
+
+    Example weights are left out if the batch has none.
+    """
     parts = [part for part in batch if part is not None]
     if isinstance(batch.inputs, Tensor):
         return parts, None
@@ -303,7 +327,11 @@ def _flatten(batch: Batch) -> tuple[list[Any], Any]:
 
 
 def _signature(batch: Batch, device: torch.device) -> tuple[list[Tensor] | None, Any]:
-    """The batch's tensors with what must be equal for a graph to serve; None if it never can."""
+    """The batch's tensors, and the structure, shapes and dtypes that select its graph.
+
+    Both are None if no graph can take the batch, since it has leaves that are not tensors on the
+    device.
+    """
     leaves, structure = _flatten(batch)
     if not all(isinstance(leaf, Tensor) and leaf.device == device for leaf in leaves):
         return None, None

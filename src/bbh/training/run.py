@@ -1,4 +1,4 @@
-"""A training run: epochs of steps, their records, the best state, and how to go on."""
+"""A training run: its epochs, their records, the best state, and its checkpoint state."""
 
 import math
 from collections.abc import Iterable
@@ -20,16 +20,17 @@ from bbh.training.step import DivergedError
 
 
 class TrainingRun:
-    """Epochs of steps.
+    """The state of one call of ``fit``, which trains epoch by epoch.
 
     Args:
-        steps: Takes the steps.
-        beta: Annealing of the complexity.
-        scheduler: Of the learning rate.
-        schedule_each_step: Advance it every step instead of every epoch.
-        patience: Epochs to wait for a better validation NLL; None keeps no best state.
+        steps: Takes the training steps.
+        beta: Weight of the complexity as a function of the epoch.
+        scheduler: Schedule of the learning rate.
+        schedule_each_step: Advance the schedule every step instead of every epoch.
+        patience: The number of epochs to wait for a better validation NLL; None keeps no best
+            state.
         average_from: Number of the first epoch whose parameters enter the average that training
-            ends with; None ends with the last ones.
+            ends with; None ends with the last parameters.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class TrainingRun:
     def epoch(
         self, loader: Iterable[Any], steps_per_epoch: int | None, show: Display
     ) -> dict[str, float]:
-        """One pass over the data; means of the objective's terms."""
+        """Trains for one pass over the data, and returns the means of the objective's terms."""
         self.posterior.train()
         start = self.step.count
         number = len(self.records)
@@ -67,7 +68,7 @@ class TrainingRun:
         try:
             for batch in loader:
                 done = self.step.count - start
-                # Without a length the schedule moves once per epoch.
+                # If the loader has no length, beta changes only once per epoch.
                 beta = self.beta(number + (done / steps_per_epoch if steps_per_epoch else 0.0))
                 terms = self.steps.take(batch, beta)
                 if self.schedule_each_step and self.scheduler is not None:
@@ -89,7 +90,7 @@ class TrainingRun:
         metrics: dict[str, float],
         seconds: float,
     ) -> None:
-        """Records the epoch, moves the schedule, remembers the best state."""
+        """Records the epoch, advances the schedule, and keeps the state if it is the best."""
         rate = float(self.step.optimizer.param_groups[0]["lr"])
         record = EpochRecord(
             epoch=len(self.records) + 1,
@@ -113,13 +114,13 @@ class TrainingRun:
             self.scheduler.step()
 
     def out_of_patience(self) -> bool:
-        """Whether the best epoch lies too far back."""
+        """Whether the best epoch is at least ``patience`` epochs ago."""
         if self.patience is None or not self.records:
             return False
         return self.records[-1].epoch - (self.best_epoch or 0) >= self.patience
 
     def finish(self) -> History:
-        """Ends with the best state or the average, if one was kept."""
+        """Loads the best state or the average, if one was kept, and returns the history."""
         if self.best_epoch is not None:
             self.posterior.load_state_dict(self.best_state)
         if self.average_from is not None:
@@ -130,7 +131,7 @@ class TrainingRun:
         return History(self.records, self.best_epoch)
 
     def state(self, generators: list[torch.Generator]) -> dict[str, Any]:
-        """Everything a resumed run needs."""
+        """Everything that is needed to resume this run, for a checkpoint."""
         return {
             "posterior": self.posterior.state_dict(),
             "optimizer": self.step.optimizer.state_dict(),
@@ -147,8 +148,8 @@ class TrainingRun:
         }
 
     def restore(self, state: dict[str, Any], generators: list[torch.Generator], path: Path) -> None:
-        """Continues where ``state`` was taken."""
-        # A mean over other epochs would be taken for the one that is asked for.
+        """Brings this run to the state that ``state`` describes."""
+        # A checkpoint whose average starts at another epoch must not pass for the one asked for.
         begun = self.average_from is not None and self.average_from <= len(state["records"])
         if begun and state.get("average_from") != self.average_from:
             raise checkpoints.CheckpointError(
@@ -176,7 +177,7 @@ class TrainingRun:
 
     @torch.no_grad()
     def _add_to_average(self, number: int) -> None:
-        """The mean of ``number`` states becomes that of one more."""
+        """Adds the current parameters to the mean of ``number`` earlier states."""
         parameters = list(self.posterior.parameters())
         if number == 0:
             self.average = [parameter.detach().clone() for parameter in parameters]
@@ -188,7 +189,10 @@ class TrainingRun:
         return self.step.fabric.strategy.precision
 
     def _kinds(self) -> list[str]:
-        """Whose state is whose: one optimizer would take another's without a word."""
+        """Class names of optimizer and scheduler, to compare with those of a checkpoint.
+
+        An optimizer would load the state of one of another class without an error.
+        """
         parts = (self.step.plain_optimizer, self.scheduler)
         return ["nothing" if part is None else type(part).__name__ for part in parts]
 

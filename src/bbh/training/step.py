@@ -1,4 +1,4 @@
-"""One training step: the objective, its gradient, a verdict on every number, the update."""
+"""One training step: the objective, its gradient, a check that all is finite, the update."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
@@ -21,7 +21,7 @@ from bbh.training.history import History
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-# Parts of the objective by name; the last is what to minimise.
+# The terms of the objective by name; the last one is minimised.
 Terms = dict[str, Tensor]
 
 
@@ -31,8 +31,8 @@ class DivergedError(FloatingPointError):
     The posterior holds the state before the step that failed.
 
     Attributes:
-        term: Which one: nll, complexity, auxiliary, total or gradient_norm.
-        history: The records up to then.
+        term: Name of the value: nll, complexity, auxiliary, total or gradient_norm.
+        history: The records of the epochs before.
     """
 
     def __init__(self, term: str, step: int, value: float):
@@ -47,7 +47,7 @@ class DivergedError(FloatingPointError):
 
 
 class TrainingStep:
-    """A training step, the same for ``fit``, for recorded steps and for a loop of your own.
+    """A training step, used by ``fit`` and ready for use in a training loop of your own.
 
     >>> import bbh
     >>> posterior = bbh.methods.bayes_by_backprop(nn.Linear(2, 3), bbh.likelihoods.Categorical())
@@ -57,18 +57,18 @@ class TrainingStep:
     ['auxiliary', 'complexity', 'gradient_norm', 'nll', 'total']
 
     Args:
-        posterior: What is trained; put into training mode.
-        optimizer: Of its parameters.
-        num_data: N, the number of training examples: never the batch's.
-        temperature: As in ``free_energy``, like the two that follow.
-        num_samples: Weight draws; None takes the method's own number.
-        likelihood_samples: How many of them enter the likelihood; None takes all.
-        gradient_clip: Largest global norm of the gradient.
-        fabric: Lightning Fabric for device, precision and distribution; None does without.
+        posterior: The posterior to train; it is put into training mode.
+        optimizer: An optimizer of the posterior's parameters.
+        num_data: N, the number of examples in the whole training set, not in the batch.
+        temperature: Constant factor on the complexity, see ``free_energy``.
+        num_samples: The number of weight draws; None takes the method's own number.
+        likelihood_samples: How many of these draws enter the likelihood; None takes all.
+        gradient_clip: Largest global norm of the gradient; None for no limit.
+        fabric: Lightning Fabric for device, precision and distribution; None uses plain PyTorch.
 
     Attributes:
-        count: Steps taken.
-        device: Where batches are moved.
+        count: The number of steps taken.
+        device: The device that batches are moved to.
     """
 
     def __init__(
@@ -108,10 +108,10 @@ class TrainingStep:
         Args:
             batch: ``(inputs, targets)``, ``(inputs, targets, weights)`` or a dictionary.
             beta: Weight of the complexity.
-            execution: How to put draws through the network; None as in a call of the posterior.
+            execution: How to put draws through the network; None takes the posterior's default.
 
         Raises:
-            DivergedError: A term or the gradient is not finite; nothing has changed then.
+            DivergedError: A term or the gradient is not finite. The weights are unchanged then.
         """
         verdict = HostVerdict(self.count + 1, may_overflow=self._scales_losses)
         self.run(move(as_batch(batch), self.device), beta, verdict, execution)
@@ -125,27 +125,37 @@ class TrainingStep:
         verdict: "Verdict",
         execution: Execution | None = None,
     ) -> Terms:
-        """All of a step on a batch that lies on the device; its terms, without gradient."""
+        """Takes one step on a batch that is already on the device.
+
+        Args:
+            batch: The batch.
+            beta: Weight of the complexity.
+            verdict: Checks the terms, and prevents the update if one is not finite.
+            execution: How to put draws through the network.
+
+        Returns:
+            The terms of the objective, without gradient.
+        """
         with verdict.undoing(self._statistics):
             for _ in range(self.posterior.weights.auxiliary_steps):
                 self._update(self._auxiliary_loss(), verdict)
             return self._update(self._losses(batch, beta, execution), verdict)
 
     def pretrain(self) -> None:
-        """Steps of helper networks before the first training step."""
+        """Trains the helper networks alone, before the first training step."""
         self.posterior.train()
         for _ in range(self.posterior.weights.pretraining_steps):
             verdict = HostVerdict(self.count + 1, may_overflow=self._scales_losses)
             self._update(self._auxiliary_loss(), verdict)
 
     def close(self) -> None:
-        """Leaves posterior and optimizer as any other code expects them."""
+        """Ends training and undoes what the optimizer changed about the posterior."""
         if isinstance(self.plain_optimizer, FactoredAdam):
             self.plain_optimizer.release()
 
     @property
     def plain_optimizer(self) -> Any:
-        """The optimizer as it was given."""
+        """The optimizer as it was given, without Fabric's wrapper."""
         return self.optimizer if self.fabric is None else self.optimizer.optimizer
 
     @property
@@ -153,12 +163,13 @@ class TrainingStep:
         return self.fabric is not None and scales_losses(self.fabric)
 
     def _losses(self, batch: Batch, beta: float | Tensor, execution: Execution | None) -> Terms:
-        # Mixed precision rounds every tensor it is given: targets and weights go in unseen.
+        # Mixed precision rounds every tensor argument of the module it wraps. Targets and weights
+        # must not be rounded, so they are passed inside a function.
         complete = partial(Batch, targets=batch.targets, weights=batch.weights)
         energy: FreeEnergy = self._objective(
             batch.inputs, complete, beta=beta, execution=execution, **self._settings
         )
-        # The total last: where a term is not finite, the term is to blame.
+        # The total comes last, so that an error message names the single term that is not finite.
         return {
             "nll": energy.nll,
             "complexity": energy.complexity,
@@ -170,7 +181,7 @@ class TrainingStep:
         return {"auxiliary": self._objective(None, None, self._settings["num_samples"])}
 
     def _update(self, losses: Terms, verdict: "Verdict") -> Terms:
-        """One optimizer step on the last of the losses, as far as the verdict allows."""
+        """Takes one optimizer step on the last of the losses, unless the verdict prevents it."""
         self.optimizer.zero_grad(set_to_none=True)
         loss = next(reversed(losses.values()))
         if self.fabric is None:
@@ -189,7 +200,7 @@ class TrainingStep:
 
 
 class _Objective(nn.Module):
-    """The free energy as a module's forward pass, which is what distribution wraps."""
+    """The free energy as the forward pass of a module, which Fabric can wrap and distribute."""
 
     def __init__(self, posterior: Posterior[Any]):
         super().__init__()
@@ -202,11 +213,11 @@ class _Objective(nn.Module):
         num_samples: int | None,
         **settings: Any,
     ) -> Any:
-        """The free energy of a batch, or without one the helper networks' loss alone."""
+        """The free energy of a batch, or if there is no batch the loss of the helper networks."""
         if complete is not None:
             batch = complete(inputs)
             return free_energy(self.posterior, batch, num_samples=num_samples, **settings)
-        # Helper networks alone: no gradient is wanted for the weights they look at.
+        # Only helper networks are trained, so the sampled weights need no gradient.
         weights = self.posterior.weights
         with torch.no_grad():
             samples = self.posterior.sample(num_samples or weights.samples_per_step)
@@ -214,27 +225,30 @@ class _Objective(nn.Module):
 
 
 class Verdict(ABC):
-    """Judges the numbers of a step before they change anything."""
+    """Checks that the terms of a step are finite before they change any parameter."""
 
     @abstractmethod
     def judge(self, terms: Terms) -> None:
-        """Looks at the terms of an update, and prevents it if one of them is not finite."""
+        """Checks the terms of an update, and prevents the update if one is not finite."""
 
     @abstractmethod
     def undoing(self, statistics: Sequence[Tensor]) -> AbstractContextManager[None]:
-        """Undoes what a failed step did to the network's buffers: batch norm writes as it reads."""
+        """Restores the network's buffers after a failed step.
+
+        Batch norm updates its running statistics in the forward pass, before terms are checked.
+        """
 
 
 class HostVerdict(Verdict):
-    """Reads the numbers, and raises ``DivergedError`` for one that is not finite.
+    """Reads the terms from the device, and raises ``DivergedError`` if one is not finite.
 
     Args:
         step: Number of the step, for the error message.
-        may_overflow: Half precision finds the scale of its loss by overflowing; the scaler skips
-            such an update itself.
+        may_overflow: Whether an infinite gradient is no error. In half precision a loss scaler
+            tries larger scales until gradients overflow, and skips those updates itself.
 
     Attributes:
-        numbers: The terms that were judged last.
+        numbers: The terms of the last check.
     """
 
     def __init__(self, step: int, *, may_overflow: bool = False):
@@ -244,7 +258,7 @@ class HostVerdict(Verdict):
 
     def judge(self, terms: Terms) -> None:
         """Raises for the first term that is not finite."""
-        # One read for all of them: each by itself would stall an accelerator.
+        # All terms are read at once, since every single read makes the host wait for the device.
         values = torch.stack(list(terms.values())).tolist()
         self.numbers = dict(zip(terms, values, strict=True))
         if self._may_overflow and not isfinite(self.numbers["gradient_norm"]):
@@ -255,7 +269,7 @@ class HostVerdict(Verdict):
 
     @contextmanager
     def undoing(self, statistics: Sequence[Tensor]) -> Generator[None]:
-        """Puts the buffers back if the step raises."""
+        """Restores the buffers if the step raises ``DivergedError``."""
         saved = [value.clone() for value in statistics]
         try:
             yield
@@ -266,5 +280,5 @@ class HostVerdict(Verdict):
 
 
 def scales_losses(fabric: "Fabric") -> bool:
-    """Whether half precision makes losses larger so that their gradients do not vanish."""
+    """Whether losses are scaled up, so that gradients in half precision do not vanish."""
     return getattr(fabric.strategy.precision, "scaler", None) is not None

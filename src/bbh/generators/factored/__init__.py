@@ -1,1 +1,1 @@
-"""Large output layers whose gradient stays in factors: the gradients, their Adam, their kernels."""
+"""Gradients of large output layers, kept as products of factors, with an Adam and kernels."""

@@ -1,4 +1,4 @@
-"""Adam that knows of gradients kept as factors."""
+"""Adam for gradients that are kept as products of factors."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -25,14 +25,14 @@ def make_adam(
     moments: torch.dtype = torch.float32,
     **settings: Any,
 ) -> "FactoredAdam":
-    """Adam for one CPU or CUDA device that saves what the distribution over weights lets it save.
+    """Adam for one CPU or CUDA device that avoids dense gradients of large matrices.
 
     Args:
-        weights: Its large matrices whose gradients come in factors are updated from these. It must
-            be on the device where it will train.
-        parameters: What to train.
-        moments: Of those matrices; see ``FactoredAdam``.
-        settings: Of ``torch.optim.Adam``.
+        weights: The distribution that is trained. Its large matrices whose gradients can be kept in
+            factors are updated from the factors. It must already be on the device for training.
+        parameters: The parameters to train.
+        moments: Type of the moments of these matrices, see ``FactoredAdam``.
+        settings: Other settings of ``torch.optim.Adam``.
     """
     found = weights.factored_parameters()
     large = [matrix for matrix in found if matrix.requires_grad and is_large(matrix)]
@@ -40,19 +40,20 @@ def make_adam(
 
 
 class FactoredAdam(Adam):
-    """Adam, fused, that updates some matrices from factors of their gradient.
+    """A fused Adam that updates some matrices from factors of their gradient.
 
-    The same numbers as ``torch.optim.Adam(fused=True)`` up to rounding, and the same state, so
-    either goes on with a checkpoint of the other. What it saves is the dense gradient: its memory,
-    and writing and reading it.
+    It gives the same numbers as ``torch.optim.Adam(fused=True)`` up to rounding, and has the same
+    state, so each can continue from a checkpoint of the other. The dense gradient never exists,
+    which saves its memory and the time to write and read it.
 
     Args:
-        parameters: Everything to train.
-        factored: Those of them that pass through ``outer_linear`` and nowhere else.
-        moments: ``torch.bfloat16`` keeps the moments of the factored ones in half the memory, a
-            third less of what an update moves. They are rounded up or down at random, right on
-            average: rounding to nearest would forget every step below a 256th of the moment.
-        settings: Of ``torch.optim.Adam``.
+        parameters: All parameters to train.
+        factored: The matrices among them that are used in ``outer_linear`` and nowhere else.
+        moments: Type of the moments of the factored matrices. ``torch.bfloat16`` halves their
+            memory and reduces the memory traffic of an update by a third. Values are rounded up or
+            down at random so that they are right on average: rounding to nearest would lose every
+            change below a 256th of the moment.
+        settings: Other settings of ``torch.optim.Adam``.
     """
 
     def __init__(
@@ -74,19 +75,19 @@ class FactoredAdam(Adam):
             collect_factors(matrix)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forgets gradients and factors."""
+        """Clears gradients and factors."""
         super().zero_grad(set_to_none)
         for matrix in self._factored:
             clear_factors(matrix)
 
     def release(self) -> None:
-        """Gives the matrices back to ordinary gradients."""
+        """Makes backward passes write ordinary gradients of the matrices again."""
         for matrix in self._factored:
             stop_collecting(matrix)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One update of everything that has a gradient of either kind."""
+        """Updates all parameters that have a gradient, dense or in factors."""
         loss = super().step(closure)
         skip: Tensor | None = getattr(self, "found_inf", None)
         known = {id(matrix) for matrix in self._factored}
@@ -121,7 +122,7 @@ class FactoredAdam(Adam):
             state["step"] = torch.zeros((), dtype=torch.float32, device=matrix.device)
             state["exp_avg"] = torch.zeros_like(matrix, dtype=self._moments)
             state["exp_avg_sq"] = torch.zeros_like(matrix, dtype=self._moments)
-        # Also of a checkpoint, which torch loads in the parameter's own type.
+        # A checkpoint needs this too, since torch loads its moments in the parameter's type.
         for name in ("exp_avg", "exp_avg_sq"):
             if state[name].dtype != self._moments:
                 state[name] = state[name].to(self._moments)

@@ -1,4 +1,4 @@
-"""Gradients that are kept as factors, and what is computed from gradients of either kind."""
+"""Gradients that are kept as factors, and norm and clipping for dense and factored gradients."""
 
 from collections.abc import Iterable
 from typing import Any, NamedTuple, cast
@@ -11,39 +11,44 @@ from torch.autograd.function import once_differentiable
 from bbh.generators.factored.skinny import columns_product, rows_product
 
 _ATTRIBUTE = "gradient_factors"
-# From so many entries on a matrix costs what its memory costs, and below what its operations do:
-# a GPU moves eight million floats in the time of a few kernels.
+# The number of entries from which a matrix counts as large on each device. The time for a large
+# matrix is that of reading its memory, for a small one that of launching operations: a GPU moves
+# eight million floats in the time of a few kernels.
 _LARGE = {"cpu": 2**16, "cuda": 2**23}
 
 
 class Factors(NamedTuple):
-    """A gradient leftᵀ right of a matrix [rows, columns]."""
+    """Two factors of the gradient leftᵀ right of a matrix [rows, columns]."""
 
     left: Float[Tensor, "S rows"]
     right: Float[Tensor, "S columns"]
 
 
 def is_large(matrix: Tensor) -> bool:
-    """Whether reading it takes longer than a few more operations on it would.
+    """Whether reading the matrix takes longer than launching a few more operations.
 
-    On other devices than those measured every matrix is: they are left alone.
+    On devices where this was not measured every matrix counts as large, so that output layers are
+    not stacked there.
     """
     return matrix.numel() >= _LARGE.get(matrix.device.type, 0)
 
 
 def collect_factors(matrix: Tensor) -> None:
-    """From now on backward passes through ``outer_linear`` leave factors instead of ``.grad``."""
+    """Makes backward passes through ``outer_linear`` store factors instead of ``.grad``."""
     setattr(matrix, _ATTRIBUTE, [])
 
 
 def stop_collecting(matrix: Tensor) -> None:
-    """Backward passes write ``.grad`` again."""
+    """Makes backward passes write ``.grad`` again."""
     if hasattr(matrix, _ATTRIBUTE):
         delattr(matrix, _ATTRIBUTE)
 
 
 def factors_of(matrix: Tensor) -> Factors | None:
-    """What backward passes have left since ``clear_factors``; their sum is one longer pair."""
+    """The factors that backward passes have stored since ``clear_factors``.
+
+    The sum of several gradients is a single pair of factors with more rows.
+    """
     found = cast("list[Factors]", getattr(matrix, _ATTRIBUTE, []))
     if not found:
         return None
@@ -53,7 +58,7 @@ def factors_of(matrix: Tensor) -> Factors | None:
 
 
 def clear_factors(matrix: Tensor) -> None:
-    """Forgets them, as ``zero_grad`` does with gradients."""
+    """Clears the stored factors, as ``zero_grad`` does with gradients."""
     if hasattr(matrix, _ATTRIBUTE):
         getattr(matrix, _ATTRIBUTE).clear()
 
@@ -61,9 +66,9 @@ def clear_factors(matrix: Tensor) -> None:
 def outer_linear(
     features: Float[Tensor, "S columns"], matrix: Float[Tensor, "rows columns"]
 ) -> Float[Tensor, "S rows"]:
-    """features @ matrixᵀ; the matrix's gradient stays in factors where they are collected."""
+    """features @ matrixᵀ; if factors are collected, the gradient of the matrix stays in factors."""
     collected = getattr(matrix, _ATTRIBUTE, None)
-    # Mixed precision chooses types by itself, so the usual way is left to it.
+    # Mixed precision chooses types of operations itself, so it gets the ordinary one.
     if collected is None or torch.is_autocast_enabled(matrix.device.type):
         return nn.functional.linear(features, matrix)
     return cast(Tensor, _OuterLinear.apply(features, matrix, collected))
@@ -88,7 +93,7 @@ class _OuterLinear(torch.autograd.Function):
 
 
 def total_norm(parameters: Iterable[Tensor]) -> Tensor:
-    """Euclidean norm of all gradients together."""
+    """Euclidean norm of all gradients together, dense and factored."""
     parameters = list(parameters)
     norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
     found = [factors for p in parameters if (factors := factors_of(p)) is not None]
@@ -100,7 +105,7 @@ def total_norm(parameters: Iterable[Tensor]) -> Tensor:
 
 
 def clip_(parameters: Iterable[nn.Parameter], max_norm: float, norm: Tensor) -> None:
-    """Scales all gradients so that their norm, which is ``norm`` now, is at most ``max_norm``."""
+    """Scales all gradients, whose total norm is ``norm``, so that it is at most ``max_norm``."""
     parameters = list(parameters)
     nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
     scale = (max_norm / (norm + 1e-6)).clamp(max=1.0)

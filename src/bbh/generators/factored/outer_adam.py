@@ -1,8 +1,9 @@
-"""Adam for a matrix whose gradient is a sum of few outer products, which never has to exist.
+"""Adam for a matrix whose gradient is a sum of a few outer products.
 
 The output layer of a hypernetwork makes S weight draws from S hidden vectors, so its gradient is
-Σ_s left[s] ⊗ right[s]: S rows and S columns instead of hundreds of millions of numbers. An update
-then reads and writes the matrix and its two moments once, and nothing else.
+Σ_s left[s] ⊗ right[s]: S pairs of vectors instead of hundreds of millions of numbers. The dense
+gradient is never formed. An update reads and writes the matrix and its two moments once, and
+nothing else of that size.
 """
 
 from typing import NamedTuple
@@ -13,12 +14,12 @@ from torch import Tensor
 
 from bbh.triton_available import triton_available
 
-# Rows of the dense gradient that exist at any time without Triton: small enough for a cache.
+# Without Triton, the dense gradient is formed in blocks of rows of this size, which fit in a cache.
 _BLOCK_BYTES = 2**20
 
 
 class AdamSettings(NamedTuple):
-    """Adam's numbers, as ``torch.optim.Adam`` names them."""
+    """Settings of Adam, named as in ``torch.optim.Adam``."""
 
     beta1: float
     beta2: float
@@ -39,18 +40,19 @@ def outer_adam_(
     skip: Tensor | None,
     settings: AdamSettings,
 ) -> None:
-    """One step in place, as torch's fused Adam with the gradient leftᵀ right.
+    """Takes one step in place, like torch's fused Adam with the gradient leftᵀ right.
 
     Args:
         weight: The matrix.
-        exp_avg: Its first moment; in bfloat16 it is rounded at random, right on average.
-        exp_avg_sq: Its second moment, of the same type.
-        left: One factor of the gradient.
-        right: The other.
+        exp_avg: First moment of the matrix. In bfloat16 it is rounded at random, so that it is
+            right on average.
+        exp_avg_sq: Second moment of the matrix, of the same type as the first.
+        left: The left factor of the gradient.
+        right: The right factor of the gradient.
         rate: Learning rate; a tensor if it is to be read on the device.
         step: Number of this step, counted from 1.
-        skip: One leaves everything as it is; None never does.
-        settings: Adam's numbers.
+        skip: A tensor on the device: if it is one, nothing changes. None always takes the step.
+        settings: Settings of Adam.
     """
     if weight.is_cuda and weight.dtype == torch.float32 and triton_available():
         from bbh.generators.factored.outer_adam_triton import launch as update
@@ -70,13 +72,13 @@ def outer_adam_plain_(
     skip: Tensor | None,
     settings: AdamSettings,
 ) -> None:
-    """The same with torch's own Adam, on blocks of rows whose gradient stays in the cache."""
+    """Takes the same step with torch's own Adam, on blocks of rows that fit in the cache."""
     rows, columns = weight.shape
     block = max(1, _BLOCK_BYTES // (columns * weight.element_size()))
     update = torch._fused_adamw_ if settings.decoupled else torch._fused_adam_  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
     for first in range(0, rows, block):
         part = slice(first, first + block)
-        # The very rows where they have the weight's type, else copies.
+        # These are views if the moments have the type of the weight, else copies.
         moments = [one[part].to(weight.dtype) for one in (exp_avg, exp_avg_sq)]
         update(
             [weight[part]],
@@ -101,10 +103,11 @@ def outer_adam_plain_(
 
 
 def rounded_at_random(values: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """In bfloat16: up or down, with probabilities that make the mean right."""
+    """Rounds to bfloat16, up or down at random, so that the expected result is the value."""
     noise = torch.randint(2**16, values.shape, dtype=torch.int32, device=values.device)
-    # A bfloat16 is the upper half of a float32: noise below carries into it as often as it should.
+    # A bfloat16 is the upper half of a float32. Uniform noise added to the lower half carries into
+    # the upper half with the probability for rounding up.
     bits = values.float().view(torch.int32) + noise
     rounded = (bits & -(2**16)).view(torch.float32)
-    # What is no number stays none: noise might carry it into the sign.
+    # NaN stays NaN: noise might carry into its sign bit and make it a number.
     return torch.where(values == values, rounded, values).bfloat16()

@@ -1,6 +1,6 @@
 # pyright: basic, reportInvalidTypeForm=false, reportMissingImports=false
 # pyright: reportArgumentType=false, reportGeneralTypeIssues=false
-"""The kernel behind ``outer_adam_``: one read and one write of the matrix and its moments."""
+"""The Triton kernel for ``outer_adam_``: it reads and writes matrix and moments only once."""
 
 import math
 
@@ -17,15 +17,18 @@ _TILE = 2048
 
 @triton.jit
 def _rounded(value, noise):
-    """Up or down to the upper 16 bits of a float32, a bfloat16; the mean is right."""
+    """Rounds to bfloat16, the upper 16 bits of a float32, up or down at random."""
     bits = (value.to(tl.uint32, bitcast=True) + noise) & 0xFFFF0000
-    # What is no number stays none: noise might carry it into the sign.
+    # NaN stays NaN: noise might carry into its sign bit and make it a number.
     return tl.where(value == value, bits.to(tl.float32, bitcast=True), value).to(tl.bfloat16)
 
 
 @triton.jit
 def _hashed(number):
-    """32 bits that look random (Wellons' lowbias32); a true generator would outlast the update."""
+    """Hashes to 32 random-looking bits (Wellons' lowbias32).
+
+    A real random generator would take longer than the update itself.
+    """
     number = (number ^ (number >> 16)) * 0x7FEB352D
     number = (number ^ (number >> 15)) * 0x846CA68B
     return number ^ (number >> 16)
@@ -78,7 +81,7 @@ def _update(
             gradient += WEIGHT_DECAY * w
         m = m + (1.0 - BETA1) * (gradient - m)
         v = BETA2 * v + (1.0 - BETA2) * gradient * gradient
-        # In double precision: 1 − β₂ at the first step is a thousandth.
+        # In double precision, since 1 − β₂ at the first step is only a thousandth.
         number = tl.load(step).to(tl.float64)
         correction1 = (1.0 - tl.exp(number * LOG_BETA1)).to(tl.float32)
         correction2 = (1.0 - tl.exp(number * LOG_BETA2)).to(tl.float32)
@@ -86,7 +89,7 @@ def _update(
         w = w - learning_rate / correction1 * m / scale
         tl.store(weight + place, w, inside)
         if ROUNDED:
-            # Other numbers at every place and in every step; 16 bits for each moment.
+            # The noise differs between entries and between steps; each moment gets 16 bits of it.
             noise = _hashed(place.to(tl.uint32) ^ _hashed(number.to(tl.uint32)))
             m = _rounded(m, noise & 0xFFFF)
             v = _rounded(v, noise >> 16)
@@ -105,7 +108,7 @@ def launch(
     skip: Tensor | None,
     settings: AdamSettings,
 ) -> None:
-    """Runs the kernel; arguments as ``outer_adam_``."""
+    """Runs the kernel; the arguments are those of ``outer_adam_``."""
     rows, columns = weight.shape
     block_columns = min(triton.next_power_of_2(columns), 512)
     block_rows = _TILE // block_columns
@@ -138,5 +141,5 @@ def launch(
 
 
 def _log(beta: float) -> float:
-    """Also of zero, which Adam allows: a moment that is the gradient itself."""
+    """Logarithm of β, also for β = 0, which Adam allows: the moment is then the gradient."""
     return math.log(beta) if beta > 0 else -math.inf

@@ -1,4 +1,7 @@
-"""A few vectors times a matrix of millions of rows, which libraries do far below memory speed."""
+"""Products of a few vectors with a matrix of millions of rows.
+
+Libraries compute these much more slowly than the matrix can be read from memory.
+"""
 
 import torch
 from jaxtyping import Float
@@ -6,7 +9,8 @@ from torch import Tensor
 
 from bbh.triton_available import triton_available
 
-# Smaller products take no time worth saving; wider rows or more vectors do not fit in registers.
+# Limits for the Triton kernels. For matrices with fewer entries there is little time to save; wider
+# rows or more vectors do not fit in registers.
 _SMALLEST = 2**20
 _WIDEST = 1024
 _MOST = 16
@@ -15,7 +19,7 @@ _MOST = 16
 def rows_product(
     features: Float[Tensor, "S columns"], matrix: Float[Tensor, "rows columns"]
 ) -> Float[Tensor, "S rows"]:
-    """features @ matrixᵀ."""
+    """features @ matrixᵀ, with a Triton kernel where it is faster."""
     if _pays(features, matrix):
         from bbh.generators.factored import skinny_triton
 
@@ -26,7 +30,7 @@ def rows_product(
 def columns_product(
     left: Float[Tensor, "S rows"], matrix: Float[Tensor, "rows columns"]
 ) -> Float[Tensor, "S columns"]:
-    """left @ matrix."""
+    """left @ matrix, with a Triton kernel where it is faster."""
     if _pays(left, matrix):
         from bbh.generators.factored import skinny_triton
 

@@ -1,20 +1,22 @@
 # pyright: basic, reportInvalidTypeForm=false, reportMissingImports=false
 # pyright: reportArgumentType=false, reportGeneralTypeIssues=false, reportCallIssue=false
-"""Products of a few vectors with a large matrix, each reading the matrix once."""
+"""Triton kernels for products of a few vectors with a large matrix, which is read only once."""
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-# One warp per program: sums along a row stay within it, and four rows in flight are enough.
+# Rows per program of the first product. A program is one warp, so that sums along a row stay within
+# it, and four rows at a time are enough to keep it busy.
 _ROWS = 4
-# The second product as a loop of small tensor-core products, whose loads run ahead of them.
+# The second product is a loop of small tensor-core products of this size; the next piece is loaded
+# while the current one is multiplied.
 _DEPTH = 64
 _WIDTH = 128
-# Programs: enough together to keep the memory of a large card busy.
+# The number of programs for the second product: enough to use the memory speed of a large GPU.
 _PROGRAMS = 528
-# The fewest rows of a tensor-core product.
+# The smallest number of rows in a tensor-core product.
 _FEWEST = tl.constexpr(16)
 
 
@@ -61,13 +63,14 @@ def _backward(
     total = tl.zeros((_FEWEST, WIDTH), tl.float32)
     for start in range(0, rows_per_program, DEPTH):
         row = first + start + tl.arange(0, DEPTH)
-        # The last program's rows may end early.
+        # The last program may have fewer rows.
         in_rows = row < rows
         inside = in_rows[:, None] & in_columns[None, :]
         w = tl.load(matrix + row[:, None] * columns + column[None, :], inside, other=0.0)
         wanted = in_samples[:, None] & in_rows[None, :]
         g = tl.load(left + s[:, None] * rows + row[None, :], wanted, other=0.0)
-        # Each factor as a sum of rounded ones: tensor cores with single precision's error.
+        # tf32x3 splits each factor into a sum of rounded parts, so that tensor cores reach the
+        # accuracy of single precision.
         total = tl.dot(g, w, total, input_precision="tf32x3")
     place = (tl.program_id(0) * SAMPLES + s)[:, None] * columns + column[None, :]
     tl.store(partial + place, total, in_samples[:, None] & in_columns[None, :])
