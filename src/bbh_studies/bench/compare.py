@@ -17,7 +17,7 @@ Tell = Callable[[str], object]
 
 @dataclass
 class Row:
-    """What was measured of one contender.
+    """The measurements of one contender.
 
     Attributes:
         contender: The contender.

@@ -84,7 +84,7 @@ class Study:
 
 
 def attacks_on(study: Study) -> Study:
-    """A study that attacks the posteriors of another; it has the same rows, with attacks."""
+    """A study that attacks the posteriors of another: the same rows, with settings of attacks."""
     presets = {
         preset: {row: replace(config, attacks=AttackSettings()) for row, config in rows.items()}
         for preset, rows in study.presets.items()

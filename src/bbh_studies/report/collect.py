@@ -33,7 +33,7 @@ class Entry:
         return {} if self.path is None else read_arrays(self.path.parent)
 
 
-@dataclass(frozen=True, eq=False)  # by identity, since records cannot be hashed for dictionaries
+@dataclass(frozen=True, eq=False)  # a key of dictionaries: hashed by identity, not by its records
 class Runs:
     """A row: runs that differ in nothing but their seed, lowest seed first.
 

@@ -25,7 +25,7 @@ _DIVERGENCES: dict[str, Callable[["WithDivergence"], divergences.Divergence]] = 
 
 
 class Model(NamedTuple):
-    """What a method makes a posterior for; it is the same for all methods of a study.
+    """The model that a method makes a posterior for: the same for all methods of a study.
 
     Attributes:
         make_network: Makes a freshly initialised network.
