@@ -145,7 +145,7 @@ def test_likelihood_may_use_fewer_draws_than_the_complexity():
     every = free_energy(posterior, data, num_data=NUM_DATA)
     torch.testing.assert_close(one.complexity, every.complexity)
     torch.manual_seed(2)
-    first = {name: value[:1] for name, value in posterior.sample(5).items()}
+    first = posterior.sample(5).take(slice(1))
     by_hand = negative_log_likelihood(posterior, bbh.batches.Batch(*data), first)
     torch.testing.assert_close(one.nll, by_hand)
 
@@ -154,7 +154,7 @@ def test_mean_of_draws_is_the_mean_log_likelihood_not_its_log_mean():
     network = nn.Linear(1, 1, bias=False)
     posterior = bayes_by_backprop(network, Gaussian(1.0))
     inputs, targets = torch.ones(1, 1), torch.zeros(1, 1)
-    samples = {"weight": torch.tensor([0.0, 2.0]).view(2, 1, 1)}
+    samples = bbh.Samples({"weight": torch.tensor([0.0, 2.0]).view(2, 1, 1)})
     nll = negative_log_likelihood(posterior, bbh.batches.Batch(inputs, targets), samples)
     # (0 + 2²/2)/2 + ½ log 2π
     assert nll.item() == pytest.approx(1 + 0.5 * math.log(2 * math.pi))
@@ -179,7 +179,7 @@ def test_adversarial_training_perturbs_each_draw_by_its_own_gradient():
         num_members=2,
         adversarial=bbh.AdversarialTraining(epsilon=0.1, weight=0.25),
     )
-    samples = {"weight": torch.tensor([2.0, -2.0]).view(2, 1, 1)}
+    samples = bbh.Samples({"weight": torch.tensor([2.0, -2.0]).view(2, 1, 1)})
     data = bbh.batches.Batch(torch.ones(1, 1), torch.zeros(1, 1))
     nll = negative_log_likelihood(posterior, data, samples)
     # Both residuals are ±2 at x = 1, and grow to ±2.2 at x = 1.1.

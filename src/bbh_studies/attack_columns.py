@@ -2,7 +2,7 @@
 
 from bbh_studies.metric import Metric
 
-# What attacks are called; their metrics begin with the key.
+# Attack → its title. The names of its metrics begin with the key.
 ATTACK_TITLES = {"fgsm": "FGSM", "pgd": "PGD", "legacy": "Paper's FGSM"}
 _ATTACKED = {
     "fgsm": "under one step along the gradient of the averaged predictive's loss, clipped to valid "
@@ -14,7 +14,7 @@ _MIDDLE = "at the middle of the sizes ε: 0.2 on MNIST, 4/255 on CIFAR5"
 
 
 def attack_metrics(attack: str) -> tuple[Metric, ...]:
-    """What is measured under one attack."""
+    """The columns of what is measured under one attack."""
     title, how = ATTACK_TITLES[attack], _ATTACKED[attack]
     fair = attack != "legacy"
     return (
@@ -89,8 +89,8 @@ def attack_metrics(attack: str) -> tuple[Metric, ...]:
             3,
             "Length of the same perturbations. If every pixel changed by ε, it would be 5.6 on "
             "MNIST and 0.869 on CIFAR5.",
-            # The paper's attack is smaller where draws disagree. About some pixel they all agree,
-            # so that the largest change does not show it.
+            # The paper's attack is smaller where draws disagree. The L∞ size does not show it,
+            # since there is always some pixel about which all draws agree.
             main=not fair,
         ),
     )

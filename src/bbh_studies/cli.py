@@ -1,7 +1,7 @@
-"""The command line: what can be asked for; ``bbh_studies.run`` does it.
+"""The command line: commands and their options. ``bbh_studies.run`` does the work.
 
-What trains is imported by the commands that train: Lightning Fabric takes seconds, and nobody
-should wait for it with --help or when a shell completes a word.
+Modules that train are imported only inside the commands that train: importing Lightning Fabric
+takes seconds, and nobody should wait for it with --help or when a shell completes a word.
 """
 
 import shlex
@@ -53,7 +53,7 @@ def _listed(words: Iterable[str]) -> str:
 
 
 def _rows_in_words() -> str:
-    """The rows of all studies: those that most of them have, and what the others have instead."""
+    """The rows of all studies in words: the usual ones, then what some studies have instead."""
     usual = list(STUDIES["mnist"].rows())
     words = _listed(usual)
     for study in STUDIES.values():
@@ -228,7 +228,7 @@ def run(
     again = ["bbh", "run", study, *chosen, *_options(set=settings), *common, "--resume"]
 
     def command(one: Run) -> list[str]:
-        # A row alone must not be given the settings of other rows.
+        # The process trains one row, which would refuse settings that only other rows have.
         own = [word for word in settings or [] if word.partition("=")[0] in one.config.names]
         row = _options(method=one.variant, preset=one.preset, seed=one.seed, set=own)
         return ["run", study, *row, *common, *(["--resume"] if resume else [])]
@@ -279,8 +279,8 @@ def inspect_posterior(
 ) -> None:
     """Show what a posterior over weights looks like: numbers, and figures of them.
 
-    Runs keep their posterior with `bbh run … --keep-posterior`. Too large to keep? `bbh run …
-    --inspect` looks at the end of training.
+    Runs keep their posterior with `bbh run … --keep-posterior`. If it is too large to keep,
+    `bbh run … --inspect` looks at it at the end of training.
 
     Examples:
 
@@ -337,8 +337,8 @@ def bench(
 ) -> None:
     """Time training steps and predictions, all contenders in turn.
 
-    On a CPU beside other libraries, as far as they are installed; on a GPU against the speed of
-    its memory. Leave the machine to it meanwhile.
+    On a CPU other libraries are timed as well, if they are installed; on a GPU steps are compared
+    with the speed of its memory. Run nothing else on the machine while it measures.
 
     Examples:
 
@@ -363,7 +363,7 @@ def bench(
 
 
 def _finish(runs: Sequence[Run], train: Callable[[], Any], again: Sequence[str]) -> list[str]:
-    """Trains and prints the table; the names of runs that failed."""
+    """Trains, prints the table of results and returns the names of runs that failed."""
     try:
         outcome = train()
     except KeyboardInterrupt:
@@ -380,7 +380,7 @@ def _write_report(folders: Sequence[Path], out: Path) -> None:
 
 
 def _options(**values: Any) -> list[str]:
-    """Options as they would be typed; those that were not given stay out."""
+    """Options as a user would type them; those with the value None are left out."""
     words: list[str] = []
     for name, value in values.items():
         several: Iterable[Any] = value if isinstance(value, list) else [value]
@@ -400,13 +400,13 @@ def _exit_if(failed: Sequence[str]) -> None:
 
 
 def _say(text: str) -> None:
-    """One line for people who read errors."""
+    """Prints one line to the standard error stream."""
     stderr = Console(stderr=True)
     stderr.print(f"[red]bbh:[/red] {text}", highlight=False, soft_wrap=True)
 
 
 def entry_point(command: Callable[[], Any] = app) -> None:
-    """Runs the command line; what a user can mend is said in one line."""
+    """Runs the command line; errors that a user can mend are printed as one line."""
     try:
         command()
     except (ValueError, ImportError, MemoryError, FloatingPointError, FileNotFoundError) as error:

@@ -1,4 +1,4 @@
-"""Columns of tables, in their order."""
+"""All columns that tables can have, in their order."""
 
 from collections.abc import Iterable
 
@@ -267,12 +267,12 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in _ALL}
 
 
 def metric_named(name: str) -> Metric:
-    """The catalogue's entry, or a plain one for a metric it does not know."""
+    """The column of a metric; a plain one, if the metric is not listed here."""
     return METRICS.get(name) or Metric(name, name.replace("_", " "), "", "none", 4, "")
 
 
 def ordered(names: Iterable[str], known: Iterable[str]) -> list[str]:
-    """Each name once, those of ``known`` first and in its order, then others by name.
+    """Each name once: first those in ``known``, in its order, then the others alphabetically.
 
     >>> ordered(["zeta", "bbh", "map", "bbh"], ["map", "bbh"])
     ['map', 'bbh', 'zeta']

@@ -4,25 +4,25 @@ from dataclasses import dataclass
 from typing import Literal
 
 Direction = Literal["low", "high", "none"]
-_LARGE = 1e7  # from here on digits are harder to read than an exponent
+_LARGE = 1e7  # from here on an exponent is easier to read than all digits
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One column.
+    """One column of a table.
 
     Attributes:
         name: Key in a record's metrics.
         title: What people read.
-        unit: Behind the title in brackets; may be empty.
-        better: Which way is good; none where a number is neither good nor bad.
-        decimals: Digits shown behind the point.
-        explanation: What it means, in one sentence.
+        unit: Shown in brackets after the title; may be empty.
+        better: Whether low or high is good; none if a number is neither good nor bad.
+        decimals: Digits shown after the point.
+        explanation: What the metric means, in one sentence.
         short: The title in a terminal, where room is scarce; empty if it is short enough.
-        main: Whether it is in the main table, not among the further metrics.
-        scale: The shown number is the recorded one times this.
-        comparable: Whether a published value can be judged against; wall time on other hardware
-            cannot.
+        main: Whether it is in the main table; other columns are in the table of further metrics.
+        scale: Factor by which the recorded number is multiplied before it is shown.
+        comparable: Whether our value can be judged against a published one; wall time on other
+            hardware cannot.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Records: what a run was, on what, and what came out. Tables and figures are made from these."""
+"""Records: what was run, on what, and the results. Tables and figures are made from records."""
 
 import json
 import os
@@ -19,19 +19,19 @@ from bbh_studies.run.run import Run
 
 SCHEMA = 1
 _PACKAGE = Path(__file__).parents[1]
-# More memory than one process's own driver context takes.
+# More memory than the driver context of one process takes: if others use more, the card is shared.
 _CONTEXT_BYTES = 1.5e9
 FILE_NAME = "record.json"
 ARRAYS_NAME = "arrays.npz"
 
 
 class RecordError(ValueError):
-    """A file is no record, or one of another schema."""
+    """A file is not a record, or was written with another schema."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """One run.
+    """The record of one run.
 
     Attributes:
         study: Which study, e.g. mnist.
@@ -42,13 +42,14 @@ class Record:
         seed: Seed of weights, order of the data and draws.
         config: All settings that its method and problem have, by their flat names.
         metrics: Number by name. Errors are in per cent.
-        curves: Numbers by name, along the sizes of attacks, which are under ``epsilon``; empty in
-            studies that attack nothing. ``bbh_studies.problems.images.attack`` names them.
+        curves: Lists of numbers by name, one number per size of attack; ``epsilon`` lists the
+            sizes. ``bbh_studies.problems.images.attack`` names the curves. Empty in studies that
+            attack nothing.
         history: One entry per epoch.
         data: Name and fingerprint of the data sets.
-        hardware: Processor and accelerator it ran on.
+        hardware: Processor and accelerator that the run used.
         versions: Versions of the libraries.
-        commit: Commit of the repository, if it ran from one.
+        commit: Commit of the repository, if the run was started from one.
         dirty: Whether the package's sources had uncommitted changes.
         schema: Version of this format.
     """
@@ -78,7 +79,7 @@ class Record:
         data: dict[str, str],
         curves: dict[str, list[float]] | None = None,
     ) -> "Record":
-        """What a run was and what came of it, here and now."""
+        """The record of a run that was made by this process, with its hardware and versions."""
         return Record(
             study=run.study.name,
             variant=run.variant,
@@ -93,9 +94,10 @@ class Record:
         )
 
     def write(self, folder: Path, arrays: Mapping[str, np.ndarray] | None = None) -> Path:
-        """Writes ``record.json`` into the folder, and what figures need into ``arrays.npz``.
+        """Writes ``record.json`` into the folder, and the arrays for figures into ``arrays.npz``.
 
-        Each is written atomically, the record last: where there is a record, the run is whole.
+        Each file is written atomically and the record last, so a folder with a record holds a
+        complete run.
         """
         path = folder / FILE_NAME
         if arrays is not None:
@@ -122,7 +124,7 @@ class Record:
 
 
 def read_arrays(folder: Path) -> dict[str, np.ndarray]:
-    """What ``write`` stored beside a record; empty where there is nothing."""
+    """The arrays that ``write`` stored beside a record; empty if there are none."""
     path = folder / ARRAYS_NAME
     if not path.exists():
         return {}
@@ -134,20 +136,20 @@ def read_arrays(folder: Path) -> dict[str, np.ndarray]:
 
 
 def hardware() -> dict[str, Any]:
-    """Processor and accelerator."""
+    """Processor and accelerator of this machine."""
     found: dict[str, Any] = {"machine": platform.machine(), "cores": os.cpu_count()}
     if torch.cuda.is_available():
         found["gpu"] = torch.cuda.get_device_name()
         if torch.cuda.is_initialized():
             free, total = torch.cuda.mem_get_info()
             others = total - free - torch.cuda.memory_reserved()
-            # Times on a card that others use as well say little.
+            # Times say little if other processes use the card as well.
             found["gpu_shared"] = others > _CONTEXT_BYTES
     return found
 
 
 def versions() -> dict[str, str]:
-    """Versions of what decides the numbers."""
+    """Versions of the software that affects the results."""
     return {
         "bbh": __version__,
         "torch": str(torch.__version__),
@@ -156,7 +158,7 @@ def versions() -> dict[str, str]:
 
 
 def _git(*arguments: str) -> str | None:
-    """Output of git in the folder of the package; None where that is not a checkout."""
+    """Output of git in the folder of the package; None if that is not a checkout."""
     try:
         done = subprocess.run(
             ["git", *arguments],

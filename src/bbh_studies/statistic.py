@@ -22,7 +22,7 @@ class Statistic:
 
     @staticmethod
     def of(values: Sequence[float]) -> "Statistic":
-        """Mean and sample standard deviation.
+        """Mean and sample standard deviation of a metric's values, one value per seed.
 
         >>> Statistic.of([1.0, 2.0, 3.0])
         Statistic(mean=2.0, std=1.0, count=3)

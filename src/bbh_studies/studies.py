@@ -1,4 +1,4 @@
-"""The register of studies: what stands here can be run, reported, completed and dry-run."""
+"""The register of studies. Every command, report and shell completion looks studies up here."""
 
 from collections.abc import Mapping
 
@@ -15,17 +15,17 @@ STUDIES: dict[str, Study] = {
 
 
 def study_title(name: str) -> str:
-    """What reports call a study; its name, where a record is of a study that is not registered."""
+    """The title of a study in reports; its name, if the study is not registered."""
     return STUDIES[name].title if name in STUDIES else name
 
 
 def row_titles(study: str) -> Mapping[str, str]:
-    """What tables call the rows of a study, in their order; methods, if it is not registered."""
+    """Titles of a study's rows in tables, in order; those of methods, if it is not registered."""
     return STUDIES[study].row_titles if study in STUDIES else METHOD_TITLES
 
 
 def row_title(study: str, row: str) -> str:
-    """What tables call a row; its name, where a record is of a row that the study has not."""
+    """The title of a row in tables; its name, if the study has no such row."""
     return row_titles(study).get(row, row)
 
 

@@ -17,15 +17,16 @@ _NOT_IN_RECIPE = {"network", "likelihood", "prior", "forward", "execution", "mak
 # Descriptions of the arguments that all methods share, to put before and after a method's own.
 _BEFORE = {
     "network": "Any ``nn.Module``; it is read, never changed.",
-    "likelihood": "How targets arise from its outputs; see ``bbh.likelihoods``.",
-    "prior": "Over the Bayesian weights; see ``bbh.priors``.",
+    "likelihood": "How targets arise from the network's outputs; see ``bbh.likelihoods``.",
+    "prior": "Distribution of the Bayesian weights before the data; see ``bbh.priors``.",
 }
 _AFTER = {
     "bayesian": "Which parameters get a distribution: names, module names or glob patterns, or a\n"
     "        predicate of name and tensor. The others are point estimates. By default all that\n"
     "        are trainable, except those of normalisation layers.",
     "forward": "How to call the network, if not as ``network(inputs)``.",
-    "execution": "``bbh.Loop()`` or ``bbh.Vmap()``; None chooses.",
+    "execution": "How weight draws are put through the network: ``bbh.Loop()`` one after the other,\n"
+    "        ``bbh.Vmap()`` all at once; None takes the faster one that works.",
 }
 
 

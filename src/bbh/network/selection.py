@@ -118,6 +118,7 @@ def _listing(names: Iterable[str], most: int = 12) -> str:
 def fan_in(name: str, shapes: Shapes) -> int:
     """The number of inputs that one output of this tensor sums over; for a bias, its weight's.
 
+    >>> import torch
     >>> shapes = {"fc.weight": torch.Size([10, 500]), "fc.bias": torch.Size([10])}
     >>> fan_in("fc.weight", shapes), fan_in("fc.bias", shapes)
     (500, 500)

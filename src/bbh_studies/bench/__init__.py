@@ -1,1 +1,1 @@
-"""Benchmarks: contenders side by side in one run, and against the hardware's limit."""
+"""Benchmarks: they time contenders in turn, and compare with the limit of the hardware."""

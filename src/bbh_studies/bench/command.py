@@ -1,4 +1,4 @@
-"""What ``bbh bench`` does."""
+"""The work of the command ``bbh bench``: it chooses settings and starts a benchmark."""
 
 import logging
 import warnings
@@ -21,7 +21,7 @@ WHERE = ("cpu", "gpu")
 PEERS = Path("benchmarks/peers")
 
 
-# A step on a GPU is short: many make a turn, and few turns make a minute.
+# A step on a GPU is short: one turn has many steps, and few turns are enough for a minute.
 _SETTINGS = {
     "cpu": Settings(),
     "gpu": Settings(rounds=10, predict_rounds=5, repeats=20, sizes=Sizes(images=1000)),
@@ -36,13 +36,13 @@ def bench(
     quick: bool = False,
     **chosen: Any,
 ) -> Path:
-    """Runs a benchmark; the folder of its records.
+    """Runs a benchmark and returns the folder of its records.
 
     Args:
         where: cpu or gpu.
         console: For tables and progress.
-        rounds: Turns of every training step; None takes as many as the place needs.
-        quick: Tiny, to see whether all works; its times mean nothing.
+        rounds: Turns of every training step; None takes the default for CPU or GPU.
+        quick: Use tiny sizes, to see whether everything works; the times then mean nothing.
         chosen: Further ``Settings``.
     """
     if where not in WHERE:
@@ -67,7 +67,7 @@ def bench(
 
 @contextmanager
 def _quiet() -> Generator[None]:
-    """Warnings of old libraries and of large generators belong elsewhere."""
+    """Silences warnings: old libraries and large generators give many that do not matter here."""
     logger = logging.getLogger("bbh")
     before = logger.level
     logger.setLevel(logging.ERROR)

@@ -10,24 +10,24 @@ from bbh_studies.bench.problems import Problem
 from bbh_studies.bench.settings import Settings
 from bbh_studies.bench.timing import Task, Timing, clock, interleaved, peak_memory, reason
 
-# Untimed turns of a step: on a GPU a step is recorded after three.
+# Turns of a step that are not timed: on a GPU a step is recorded after three calls.
 _WARM_UP = 2
 Tell = Callable[[str], object]
 
 
 @dataclass
 class Row:
-    """What was measured of one contender.
+    """The measurements of one contender.
 
     Attributes:
-        contender: Who.
+        contender: The contender.
         step: Time of a training step.
         predict: Time of a prediction.
         batch_size: Inputs per call of the prediction; None where the library chooses.
         training_bytes: Most bytes in tensors of the first step, beyond the parameters: gradients,
             moments, activations.
         predict_bytes: Most bytes of a prediction in the first of its batch sizes.
-        failures: What went wrong, by where.
+        failures: Reasons of failures, by where they happened: ``step`` or ``predict``.
     """
 
     contender: Contender
@@ -39,7 +39,7 @@ class Row:
     failures: dict[str, str] = field(default_factory=dict[str, str])
 
     def metrics(self) -> dict[str, float]:
-        """For a record."""
+        """The measurements as metrics of a record."""
         found: dict[str, float] = {"parameters": self.contender.parameters}
         if self.step is not None:
             found |= self.step.milliseconds("step")
@@ -57,10 +57,10 @@ def compare(
     """Times all contenders in turn; one that fails keeps its row, with the reason.
 
     Args:
-        problem: What they were built for.
+        problem: The problem that they were built for.
         contenders: All contenders, built for this problem.
         settings: Settings of the benchmark.
-        tell: Is told what is being done.
+        tell: Called with a text that says what is being done.
     """
     rows = {one.name: Row(one) for one in contenders}
     for row in rows.values():
@@ -90,7 +90,7 @@ def compare(
     timed = interleaved(
         predictions,
         rounds=settings.predict_rounds,
-        warm_up=0,  # choosing a batch size was one
+        warm_up=0,  # choosing a batch size was the warm-up
         device=problem.device,
         seed=settings.seed,
         on_turn=lambda name: tell(f"{problem.name}: predictions, {name}"),
@@ -102,7 +102,7 @@ def compare(
 
 
 def _prepare(row: Row, problem: Problem) -> None:
-    """Memory, the best batch size, and whether it works at all."""
+    """Measures memory, finds the best batch size, and notes whether the contender works."""
     contender = row.contender
     row.training_bytes = peak_memory(contender.step, problem.device)
     try:
@@ -136,7 +136,7 @@ def fastest_peer(rows: Sequence[Row], method: str, measure: str) -> Row | None:
 
 
 def ratio(rows: Sequence[Row], name: str, other: Row | None, measure: str) -> float | None:
-    """Median of a contender over another's; None where one of them is missing."""
+    """Median of one contender over that of another; None if one of them is missing."""
     own = next((row for row in rows if row.contender.name == name), None)
     above = None if own is None else getattr(own, measure)
     below = None if other is None else getattr(other, measure)

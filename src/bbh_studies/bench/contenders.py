@@ -1,4 +1,4 @@
-"""What a library must show to be compared: one training step, and one prediction.
+"""What a library must offer to be compared: one training step, and one prediction.
 
 An adapter of another library is a Python file with one function
 ``contenders(problem: Problem) -> list[Contender]``.
@@ -27,13 +27,13 @@ class Contender:
 
     Attributes:
         name: Unique on its problem.
-        library: Which, with its version.
+        library: Name and version of the library.
         method: What it competes as: map, ensemble, bbb, dropout, mnf or bbh.
         step: One training step on the problem's batch: objective with its KL term, gradient, Adam.
         predict: Averaged class probabilities of the problem's test inputs. Its argument is the
             number of inputs per call; None leaves that to the library.
-        parameters: Trained numbers.
-        batch_sizes: What to try for ``predict``; the fastest is used.
+        parameters: How many numbers are trained.
+        batch_sizes: Arguments to try for ``predict``; the fastest is used.
         note: What makes it differ from the others.
     """
 
@@ -53,7 +53,7 @@ class Contender:
 
 
 class Peers(NamedTuple):
-    """Contenders of other libraries, and why there are none of the rest."""
+    """Contenders of other libraries, and for libraries without any the reason."""
 
     contenders: list[Contender]
     failures: dict[str, str]
@@ -63,8 +63,8 @@ def load_peers(folder: Path | None, problem: Problem, names: Iterable[str] = ())
     """Contenders of all adapters in a folder; one that fails is reported and stops no other.
 
     Args:
-        folder: With one Python file per library; None has no peers.
-        problem: What to build.
+        folder: A folder with one Python file per library; None for no peers.
+        problem: The problem to build contenders for.
         names: Names of the files to load; empty for all.
     """
     found: list[Contender] = []
@@ -74,7 +74,7 @@ def load_peers(folder: Path | None, problem: Problem, names: Iterable[str] = ())
         if path.stem.startswith("_") or (chosen and path.stem not in chosen):
             continue
         try:
-            # Old libraries warn about newer ones; that is their affair.
+            # Old libraries warn about newer ones, which does not matter here.
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 found += _adapter(path)(problem)
@@ -103,14 +103,14 @@ def network_contender(
     num_draws: int | None = None,
     note: str = "",
 ) -> Contender:
-    """A contender that is a module which draws its weights anew in every pass.
+    """A contender made from a module that draws its weights anew in every pass.
 
     Args:
         name: Unique on its problem.
-        library: Which, with its version.
-        problem: What to build.
-        network: Inputs to logits.
-        loss: Loss of inputs and targets, with the KL.
+        library: Name and version of the library.
+        problem: The problem to build the contender for.
+        network: Maps inputs to logits.
+        loss: Computes the loss from inputs and targets, including the KL.
         method: What it competes as.
         num_draws: Passes of a prediction; None takes the problem's number.
         note: What makes it differ from the others.
@@ -134,7 +134,7 @@ def network_contender(
         method=method,
         step=step,
         predict=predict,
-        # Some libraries have two parameters on the same memory.
+        # Some libraries have two parameters that share memory, which count once.
         parameters=sum({one.data_ptr(): one.numel() for one in parameters}.values()),
         batch_sizes=batch_sizes(problem),
         note=note,
@@ -142,14 +142,14 @@ def network_contender(
 
 
 def batch_sizes(problem: Problem) -> tuple[int, ...]:
-    """All inputs at once, and few enough for a cache."""
+    """Batch sizes to try: all inputs at once, and few enough to fit in a cache."""
     return tuple(dict.fromkeys((problem.sizes.images, min(50, problem.sizes.images))))
 
 
 def average(
     network: Callable[[Tensor], Tensor], inputs: Tensor, num_draws: int, batch_size: int | None
 ) -> Tensor:
-    """Mean class probabilities over calls of ``network``, each with weights of its own."""
+    """Class probabilities averaged over calls of ``network``, each with its own weights."""
     means: list[Tensor] = []
     with torch.inference_mode():
         for piece in inputs.split(batch_size or len(inputs)):
@@ -165,7 +165,7 @@ def replace_layers(
     linear: Callable[[nn.Linear], nn.Module],
     convolution: Callable[[nn.Conv2d], nn.Module],
 ) -> nn.Module:
-    """The network with its layers exchanged for a library's, in place."""
+    """Replaces the layers of a network by those of a library, in place."""
     for name, child in list(network.named_children()):
         if isinstance(child, nn.Linear):
             setattr(network, name, linear(child))
@@ -177,7 +177,7 @@ def replace_layers(
 
 
 def check_prediction(probabilities: Tensor, problem: Problem) -> None:
-    """Raises unless every input has got class probabilities: fast and wrong does not count."""
+    """Raises unless every input has class probabilities: fast but wrong does not count."""
     shape = tuple(probabilities.shape)
     if shape != (problem.sizes.images, 10):
         raise ValueError(f"a prediction has shape {shape}, not {(problem.sizes.images, 10)}.")

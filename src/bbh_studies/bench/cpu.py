@@ -28,8 +28,8 @@ from bbh_studies.bench.settings import Settings
 from bbh_studies.bench.timing import Task, Timing, interleaved
 
 STUDY = "bench-cpu"
-# Contenders, and what their step is called as a multiple of MAP's. The paper's comparison has one
-# of five draws in the likelihood, so that both networks see the batch once.
+# Contender → name of the ratio of its step time to MAP's. In the paper's comparison one of five
+# draws is in the likelihood, so that both networks see the batch once.
 _OVER_MAP = {
     "bbh-single-one-draw": "bbh_single_step_over_map",
     "bbh-single": "bbh_single_all_draws_step_over_map",
@@ -47,17 +47,17 @@ def bench_cpu(
     *,
     axes: dict[str, tuple[int, ...]] = AXES,
 ) -> dict[str, float]:
-    """Measures, prints and records; the headline numbers.
+    """Measures, prints and records; returns the headline numbers.
 
     Args:
         settings: Settings of the benchmark.
         console: For tables and progress.
-        axes: Along which cost is followed.
+        axes: Quantities whose effect on cost is measured, with their values.
     """
     device = torch.device("cpu")
     writer = Writer(STUDY, settings, device)
     headline: dict[str, float] = {}
-    # Others at work on the machine make times say little.
+    # The load is recorded, since times say little if other programs use the machine.
     load_before = os.getloadavg()[0]
     failures: dict[str, str] = {}
     with console.status("starting") as status:
@@ -99,7 +99,7 @@ def bench_cpu(
 
 
 def gather(problem: Problem, settings: Settings) -> tuple[list[Contender], dict[str, str]]:
-    """Everyone who takes part, and why the others do not."""
+    """The contenders, and for libraries that do not take part the reason."""
     own = [name for name in OWN_METHODS if not settings.only or name in settings.only]
     others = [name for name in settings.only if name not in OWN_METHODS]
     folder = settings.peers if others or not settings.only else None
@@ -114,7 +114,7 @@ def gather(problem: Problem, settings: Settings) -> tuple[list[Contender], dict[
 
 
 def compared(rows: Sequence[Row]) -> dict[str, float]:
-    """Ratios of medians, where both are known."""
+    """Ratios of median times, as far as both are known."""
     found = {
         "bbb_step_over_fastest_peer": ratio(rows, "bbb", fastest_peer(rows, "bbb", "step"), "step"),
         "bbb_predict_over_fastest_peer": ratio(
@@ -129,7 +129,7 @@ def compared(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def nearest_neighbours(settings: Settings, num_samples: int = 5) -> dict[str, Timing]:
-    """The paper's estimator and ours with their gradients, on draws of all weights of LeNet."""
+    """Times of the paper's estimator and ours, with gradients, on draws of LeNet's weights."""
     problem = lenet(settings.sizes, torch.device("cpu"))
     named = problem.make_network().named_parameters()
     shapes: Shapes = {name: value.shape for name, value in named}
@@ -158,7 +158,7 @@ def follow(
     writer: Writer,
     tell: Tell,
 ) -> list[Row]:
-    """Cost along the axes, all points in turn; a record for each."""
+    """Measures cost along the axes, all points in turn, and writes a record for each."""
     found = points(settings.sizes, device, axes)
     problem = small_mlp(settings.sizes, device)
     rows = compare(problem, [point.contender for point in found], settings, tell)
@@ -176,7 +176,7 @@ def follow(
 
 
 def not_measured(problem: Problem, rows: Sequence[Row]) -> dict[str, str]:
-    """Why cells of the table are empty."""
+    """The reasons why cells of the table are empty."""
     return {
         f"{problem.name} {row.contender.name} {measure}": why
         for row in rows
@@ -185,5 +185,5 @@ def not_measured(problem: Problem, rows: Sequence[Row]) -> dict[str, str]:
 
 
 def libraries(writer: Writer) -> list[str]:
-    """Names and versions of all that were timed."""
+    """Names and versions of all libraries that were timed."""
     return sorted({one.config["library"] for one in writer.records if "library" in one.config})

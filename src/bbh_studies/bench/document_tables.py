@@ -1,4 +1,4 @@
-"""Tables of the benchmarks' records for documents."""
+"""Tables for documents, made from the records of benchmarks."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from bbh_studies.record import Record
 from bbh_studies.report.pipe_table import pipe_table
 from bbh_studies.settings.methods import METHODS
 
-# What each part's table shows: column titles with metric and scale. Times come with half the
+# The columns of each part's table: title → metric and scale. Times are shown with half the
 # distance between their quartiles.
 _TIMES = {
     "step [ms]": ("step_ms", 1.0),
@@ -34,7 +34,7 @@ def bench_table(records: Sequence[Record], study: str, part: str, problem: str =
     """One part of a benchmark in Markdown; empty where there is no record of it.
 
     Args:
-        records: All there are.
+        records: Records of all studies and benchmarks.
         study: bench-cpu or bench-gpu.
         part: side-by-side, scaling, floor or headline.
         problem: The network of side-by-side rows.
@@ -72,7 +72,7 @@ def bench_table(records: Sequence[Record], study: str, part: str, problem: str =
 
 
 def _place(variant: str) -> tuple[int, int]:
-    """Axes in their own order, and along each by size."""
+    """Sorts points by the order of the axes, and along each axis by size."""
     axis, _, value = variant.rpartition("-")
     return list(AXES).index(axis), int(value)
 
@@ -90,7 +90,7 @@ def _cell(record: Record, metric: str, scale: float) -> str:
     if metric not in metrics:
         return ""
     value = metrics[metric] * scale
-    # Three digits that say something, and a spread with as many behind the point.
+    # Three significant digits, and a spread with as many digits after the point.
     exponent = int(f"{value:.2e}".partition("e")[2])
     behind = max(0, 2 - exponent)
     text = f"{value:,.{behind}f}"

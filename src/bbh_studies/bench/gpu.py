@@ -1,4 +1,4 @@
-"""The GPU benchmark: a step of the largest generator against the memory's speed, and the rest."""
+"""The GPU benchmark: the largest generator against the memory's speed, then other methods."""
 
 import copy
 from dataclasses import dataclass, replace
@@ -50,9 +50,9 @@ class Extent:
     Args:
         hidden: Widths of the layer-wise generator: the paper's make 222,331,368 parameters.
         images: Inputs of the large prediction.
-        copied: Bytes that a copy reads, and as many that it writes: far more than any cache.
-        blocks: Residual blocks per stage: five are ResNet-32's.
-        axes: Along which cost is followed.
+        copied: Bytes that a copy reads, and again writes: far more than any cache holds.
+        blocks: Residual blocks per stage: ResNet-32 has five.
+        axes: Quantities whose effect on cost is measured, with their values.
     """
 
     hidden: tuple[int, ...] = (64, 256, 512)
@@ -62,8 +62,8 @@ class Extent:
     axes: tuple[tuple[str, tuple[int, ...]], ...] = tuple(AXES.items())
 
 
-# Contenders on the deep network, and what their step is called as a multiple of MAP's. The paper's
-# comparison has one of five draws in the likelihood, so that both networks see the batch once.
+# Contender on the deep network → name of the ratio of its step time to MAP's. In the paper's
+# comparison one of five draws is in the likelihood, so that both networks see the batch once.
 _DEEP = {
     "bbh-one-draw": "bbh_{}_step_over_map",
     "bbh": "bbh_all_draws_{}_step_over_map",
@@ -72,13 +72,13 @@ _DEEP = {
 
 
 def floor_bytes(posterior: Posterior[Any], moments: torch.dtype = torch.float32) -> int:
-    """Bytes that a training step with Adam cannot but move.
+    """Bytes that a training step with Adam has to move at least.
 
     The forward pass reads the output layers' matrices; the update reads and writes every
     parameter and its two moments. The backward pass of an ideal step reads nothing that large.
 
     Args:
-        posterior: What is trained.
+        posterior: The posterior that is trained.
         moments: Precision of the matrices' moments.
     """
     matrices = sum(
@@ -97,13 +97,13 @@ def bench_gpu(
     device: torch.device | None = None,
     extent: Extent | None = None,
 ) -> dict[str, float]:
-    """Measures, prints and records; the headline numbers.
+    """Measures, prints and records; returns the headline numbers.
 
     Args:
         settings: Settings of the benchmark.
         console: For tables and progress.
-        device: Where; None takes the CUDA device.
-        extent: How large; None takes the full size.
+        device: Where to measure; None takes the CUDA device.
+        extent: Size of the benchmark; None takes the full size.
     """
     extent = extent or Extent()
     # Other libraries are compared on the CPU.
@@ -148,7 +148,7 @@ def bench_gpu(
                 headline[measure.format(network.name)] = times
         for name, why in failures.items():
             console.print(f"[yellow]{name}[/yellow]: {why}", highlight=False, soft_wrap=True)
-        # Before what takes longest: a run cut short has its headline.
+        # Written before the part that takes longest, so that a run cut short has its headline.
         writer.write(HEADLINE, HEADLINE, "all", headline, not_measured=failures)
         console.print(headline_table(STUDY, headline))
         if settings.scaling:
@@ -199,7 +199,7 @@ class LargeSteps:
         self.timed = Timed({}, {})
 
     def measure(self, writer: Writer) -> tuple[dict[str, float], Table]:
-        """Times in turn with the copy; headline numbers, and a table of bytes and speeds."""
+        """Times steps in turn with the copy; returns headline numbers, and a table of speeds."""
         device = self.problem.device
         source = torch.empty(self.extent.copied // _FLOAT_BYTES, device=device).fill_(1.0)
         target = torch.empty_like(source)
@@ -246,7 +246,7 @@ class LargeSteps:
         return headline, table
 
     def predict(self, settings: Settings) -> dict[str, float]:
-        """Seconds of one prediction of many images, and what half precision changes."""
+        """Seconds that a prediction of many images takes, and what half precision changes."""
         sizes = replace(settings.sizes, images=self.extent.images)
         problem = lenet(sizes, self.problem.device)
         name = f"predict_{sizes.draws}x{sizes.images}"

@@ -1,4 +1,4 @@
-"""Networks that no study has and benchmarks need."""
+"""Networks that benchmarks need and no study has."""
 
 from torch import nn
 

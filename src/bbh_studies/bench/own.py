@@ -1,4 +1,4 @@
-"""This library's contenders, trained by the very steps that ``bbh.fit`` takes."""
+"""This library's contenders, trained by the same steps that ``bbh.fit`` takes."""
 
 import sys
 from collections.abc import Callable, Generator, Iterable
@@ -26,12 +26,12 @@ def _of(method: Callable[..., Posterior[Any]], **settings: Any) -> Make:
 
 
 class OwnMethod(NamedTuple):
-    """One of ours.
+    """One method of this library.
 
     Attributes:
         method: What it competes as.
         make: Makes the posterior.
-        likelihood_samples: Draws that see the batch; None for all.
+        likelihood_samples: How many draws see the batch; None for all.
     """
 
     method: str
@@ -43,7 +43,7 @@ _HYPERNET = _of(methods.bayes_by_hypernet)
 _SINGLE = _of(methods.bayes_by_hypernet, generator=generators.Single())
 # Trunks as narrow as those of the default generator.
 _NARROW = _of(methods.bayes_by_hypernet, generator=generators.Single(hidden=(16, 32, 64)))
-# Names in tables; a method without one goes by its own name.
+# Method → its short name in tables; a method that is not listed here keeps its own name.
 _SHORT_NAMES = {
     "maximum_a_posteriori": "map",
     "deep_ensemble": "ensemble",
@@ -77,17 +77,17 @@ OWN_METHODS = _all_methods()
 
 
 def own_contenders(problem: Problem, names: Iterable[str] = ()) -> list[Contender]:
-    """The six methods, and Bayes by Hypernet with each kind of generator.
+    """All registered methods, and Bayes by Hypernet with each kind of generator.
 
     Args:
-        problem: What to build.
-        names: Names of those wanted; empty for all.
+        problem: The problem to build contenders for.
+        names: Names of the contenders to build; empty for all.
     """
     return [own_contender(name, OWN_METHODS[name], problem) for name in names or OWN_METHODS]
 
 
 def own_contender(name: str, own: OwnMethod, problem: Problem) -> Contender:
-    """One posterior with everything else at its default."""
+    """A contender for one method; whatever the method does not set is at its default."""
     posterior = own.make(problem.make_network())
     steps = problem_steps(posterior, problem, likelihood_samples=own.likelihood_samples)
     return Contender(
@@ -106,7 +106,7 @@ def own_prediction(
     batch_size: int | None = None,
     precision: torch.dtype = torch.float32,
 ) -> Tensor:
-    """Averaged probabilities, as users get them."""
+    """Averaged probabilities, computed as users compute them: by ``bbh.predict``."""
     draws = problem.sizes.draws
     return predict(
         posterior, problem.test_inputs, draws, batch_size=batch_size, precision=precision
@@ -122,10 +122,10 @@ def problem_steps(
     moments: torch.dtype = torch.float32,
     likelihood_samples: int | None = None,
 ) -> EagerSteps | RecordedSteps:
-    """What ``bbh.fit`` makes, or the same without some of what it saves.
+    """The training steps that ``bbh.fit`` makes, or the same with some savings switched off.
 
     Args:
-        posterior: Moved to the problem's device.
+        posterior: The posterior to train; it is moved to the problem's device.
         problem: Gives N and the device.
         cuda_graph: Record a step and replay it, on a CUDA device.
         factored: Update output layers from factors of their gradient.
@@ -151,7 +151,7 @@ def problem_steps(
 
 @contextmanager
 def plain_kernels() -> Generator[None]:
-    """Meanwhile every kernel is its plain PyTorch twin."""
+    """While this is open, plain PyTorch code runs in place of every Triton kernel."""
     users: list[Any] = [
         module
         for name, module in list(sys.modules.items())
@@ -168,5 +168,5 @@ def plain_kernels() -> Generator[None]:
 
 
 def num_parameters(module: nn.Module) -> int:
-    """Trained numbers."""
+    """How many numbers of a module are trained."""
     return sum(one.numel() for one in module.parameters() if one.requires_grad)

@@ -35,8 +35,8 @@ class Problem:
     """A network and inputs, the same for all contenders.
 
     Attributes:
-        name: For people and folders.
-        make_network: A freshly initialised network.
+        name: Its name in titles and folders.
+        make_network: Makes a freshly initialised network.
         shape: Shape of one input.
         sizes: How much is computed per call.
         device: Where it is computed.
@@ -57,7 +57,7 @@ class Problem:
     test_inputs: Tensor = field(init=False, repr=False)
 
     def __post_init__(self):
-        # No time depends on what the numbers mean.
+        # Random numbers will do: times do not depend on what the numbers mean.
         generator = torch.Generator().manual_seed(0)
 
         def numbers(count: int) -> Tensor:
@@ -83,7 +83,7 @@ def lenet(sizes: Sizes, device: torch.device) -> Problem:
 
 
 def small_mlp(sizes: Sizes, device: torch.device, width: int = 100) -> Problem:
-    """784-100-100-10 on the same images, flat: 89,610 weights."""
+    """An MLP 784-100-100-10 on the same images, flattened: 89,610 weights."""
     return Problem("mlp", lambda: mlp(width), (784,), sizes, device)
 
 

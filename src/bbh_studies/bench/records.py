@@ -12,7 +12,7 @@ from bbh_studies.bench.settings import Settings
 from bbh_studies.bench.timing import Timing
 from bbh_studies.record import Record
 
-# Presets of the records: which part of the benchmark.
+# Presets of the records: each names a part of the benchmark.
 SIDE_BY_SIDE, SCALING, HEADLINE, FLOOR = "side-by-side", "scaling", "headline", "floor"
 
 
@@ -20,9 +20,9 @@ class Writer:
     """Writes records of one run of a benchmark.
 
     Args:
-        study: Its name.
+        study: Name of the benchmark, which records have as their study.
         settings: Settings of the benchmark.
-        device: Where.
+        device: The device that is measured.
     """
 
     def __init__(self, study: str, settings: Settings, device: torch.device):
@@ -39,7 +39,7 @@ class Writer:
         metrics: Mapping[str, float],
         **config: Any,
     ) -> Path:
-        """One record, in a folder of its own."""
+        """Writes one record, in a folder of its own."""
         record = Record(
             study=self.study,
             variant=variant,
@@ -55,7 +55,7 @@ class Writer:
         return record.write(self.settings.out / self.study / preset / variant)
 
     def write_rows(self, preset: str, problem: str, rows: Sequence[Row]) -> None:
-        """One record per contender."""
+        """Writes one record per contender."""
         for row in rows:
             contender = row.contender
             self.write(
@@ -72,12 +72,12 @@ class Writer:
 
 
 def rows_table(title: str, rows: Sequence[Row], *, by_method: bool = True) -> Table:
-    """One row per contender: times, parameters, memory. Ours are bold.
+    """One row per contender: times, parameters, memory. This library's rows are bold.
 
     Args:
-        title: Above.
-        rows: What was measured.
-        by_method: Contenders of a method together, the fastest step first.
+        title: Title above the table.
+        rows: The measurements.
+        by_method: Put contenders of a method together, the fastest step first.
     """
     table = Table(title=f"{title}\nms: median ± half the interquartile range; MB beyond parameters")
     table.add_column("contender", no_wrap=True)
@@ -101,7 +101,7 @@ def rows_table(title: str, rows: Sequence[Row], *, by_method: bool = True) -> Ta
 
 
 def headline_table(title: str, metrics: Mapping[str, float]) -> Table:
-    """Names and numbers."""
+    """A table of the names and values of headline numbers."""
     table = Table(title=title)
     table.add_column("metric", no_wrap=True)
     table.add_column("value", justify="right", no_wrap=True)

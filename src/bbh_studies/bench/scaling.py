@@ -1,4 +1,4 @@
-"""How the cost of Bayes by Hypernet grows: draws, network, noise, generator."""
+"""How the cost of Bayes by Hypernet grows with draws, network, noise and generator."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -36,8 +36,9 @@ def points(
 ) -> list[Point]:
     """Contenders along every axis.
 
-    ``samples`` are weight draws per step, ``network`` the width of the MLP's hidden layers,
-    ``noise`` its dimension, ``generator`` a factor on the widths of the generator's.
+    ``samples`` is the number of weight draws per step, ``network`` the width of the MLP's hidden
+    layers, ``noise`` the dimension of the noise, and ``generator`` a factor on the widths of the
+    generator's hidden layers.
     """
     return [
         Point(axis, value, _contender(axis, value, small_mlp(sizes, device)))

@@ -1,4 +1,4 @@
-"""How long a benchmark takes and how much it computes."""
+"""Settings of a benchmark: how often it measures and how much it computes."""
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -22,7 +22,7 @@ class Settings:
         scaling: Whether to measure how cost grows.
         peers: Folder with adapters of other libraries.
         only: Names of contenders and adapters; empty for all.
-        out: Records go below.
+        out: Folder below which records are written.
     """
 
     rounds: int = 15
@@ -36,7 +36,7 @@ class Settings:
     out: Path = Path("runs/bench")
 
     def config(self, device: torch.device) -> dict[str, Any]:
-        """What decides the numbers, for records."""
+        """The settings that affect the results, for records."""
         kept = asdict(self)
         for name in ("out", "peers", "only"):
             del kept[name]

@@ -1,4 +1,4 @@
-"""Times of several pieces of work taken side by side: all of them once per round, in turn.
+"""Times several pieces of work in turn: each of them once per round.
 
 A machine that slows down for a minute slows all contenders down, so ratios of medians hold where
 times do not.
@@ -20,10 +20,10 @@ class Task(NamedTuple):
     """A piece of work under its name.
 
     Attributes:
-        name: Unique among those timed together.
-        work: What to time.
-        repeats: Calls in a row that make one turn; a turn's time is divided by it. Several, where
-            one is short or starts with caches that the others have filled.
+        name: A name that is unique among the tasks timed together.
+        work: The function to time.
+        repeats: Calls in a row that make one turn; a turn's time is divided by it. It should be
+            above one if a call is short, or if caches that other tasks have filled slow it down.
     """
 
     name: str
@@ -43,12 +43,12 @@ class Timing:
 
     @property
     def median(self) -> float:
-        """The middle of all rounds."""
+        """The median over all rounds."""
         return statistics.median(self.seconds)
 
     @property
     def quartiles(self) -> tuple[float, float]:
-        """Between them lies the middle half of all rounds."""
+        """The lower and the upper quartile: the middle half of all rounds lies between them."""
         if len(self.seconds) == 1:
             return self.seconds[0], self.seconds[0]
         lower, _, upper = statistics.quantiles(self.seconds, n=4, method="inclusive")
@@ -65,7 +65,7 @@ class Timing:
 
 
 class Timed(NamedTuple):
-    """What came of all tasks: times by name, and why there are none of the others."""
+    """Times of the tasks by name, and for tasks without times the reason."""
 
     timings: dict[str, Timing]
     failures: dict[str, str]
@@ -80,15 +80,15 @@ def interleaved(
     seed: int = 0,
     on_turn: Callable[[str], object] | None = None,
 ) -> Timed:
-    """Times every task once per round, each round in another order.
+    """Times every task once per round; each round has a new random order.
 
     Args:
         tasks: What to time. One that raises is left out from then on and does not stop the rest.
         rounds: Turns of each task that count.
-        warm_up: Turns of each before that do not.
+        warm_up: Turns of each task before those, which do not count.
         device: Where the work is done; None is the CPU.
-        seed: Seed of the orders.
-        on_turn: Told each task's name after its turn.
+        seed: Seed of the random orders.
+        on_turn: Called with each task's name after its turn.
     """
     device = device or torch.device("cpu")
     order = list(tasks)
@@ -102,7 +102,7 @@ def interleaved(
                 continue
             try:
                 taken = clock(task.work, task.repeats, device)
-            except Exception as error:  # a contender may fail in any way it likes
+            except Exception as error:  # a contender may raise any exception
                 failures[task.name] = reason(error)
                 continue
             if number >= warm_up:
@@ -116,7 +116,7 @@ def interleaved(
 
 
 def clock(work: Callable[[], object], repeats: int, device: torch.device) -> float:
-    """Seconds of one call, all its work on the device included."""
+    """Seconds of one call, including all its work on the device."""
     if device.type != "cuda":
         started = time.perf_counter()
         for _ in range(repeats):
@@ -133,7 +133,7 @@ def clock(work: Callable[[], object], repeats: int, device: torch.device) -> flo
 
 
 def peak_memory(work: Callable[[], object], device: torch.device) -> int | None:
-    """Most bytes that live at once in tensors a call makes; None where they cannot be followed."""
+    """Most bytes that a call's tensors hold at once; None if they cannot be followed."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         before = torch.cuda.memory_allocated(device)
@@ -142,9 +142,9 @@ def peak_memory(work: Callable[[], object], device: torch.device) -> int | None:
         torch.cuda.synchronize(device)
         return torch.cuda.max_memory_allocated(device) - before
     try:
-        # Watching switches gradients off, and a training step needs them.
+        # ``peak_bytes`` switches gradients off, and a training step needs them.
         return peak_bytes(torch.enable_grad()(work))
-    except Exception:  # some code refuses to be watched
+    except Exception:  # some code does not run while its tensors are followed
         return None
 
 

@@ -1,4 +1,4 @@
-"""Data sets of the studies, embedded or fetched; the library itself knows none."""
+"""Data sets of the studies, embedded or fetched; the library itself has none."""
 
 from collections.abc import Mapping
 

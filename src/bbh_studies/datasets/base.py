@@ -1,4 +1,4 @@
-"""What a classification study needs of its data."""
+"""The data of a classification study."""
 
 from dataclasses import dataclass, replace
 
@@ -15,12 +15,11 @@ class ImageData:
         name: The in-distribution data set.
         outlier_name: The data set of outliers.
         fingerprint: Short checksum of all arrays, for records.
-        validation_outliers: Images of other classes that are no test images either; None draws
-            letters.
-        validation_in_train: Whether the last training images are the validation images, which
-            choosing then takes away from training.
-        pixels: Where the pixels come from, if it is known that they are not the publisher's; else
-            empty.
+        validation_outliers: Outliers for choosing settings: images of other classes that are not
+            test images. If None, letters are drawn.
+        validation_in_train: Whether the validation images are the last training images, which
+            ``for_choosing`` then takes away from training.
+        pixels: Where the pixels come from, if they are known not to be the publisher's; else empty.
     """
 
     name: str
@@ -39,14 +38,14 @@ class ImageData:
 
     @property
     def shows_digits(self) -> bool:
-        """Grey images of ten classes: those that turn into each other when rotated or mixed."""
+        """Whether images are grey ones of digits, which look like others if rotated or mixed."""
         return self.train_images.shape[1] == 1
 
     def for_choosing(self) -> "ImageData":
         """The data with which settings may be chosen, without a look at test images or outliers.
 
-        Validation images take the place of test images. In the place of the outliers come those of
-        the validation part, or where there are none letters drawn from Matplotlib's fonts.
+        Validation images take the place of test images. Outliers are replaced by those of the
+        validation part or, if there are none, by letters drawn from Matplotlib's fonts.
         """
         number, outliers = len(self.validation_images), self.validation_outliers
         last = -number if self.validation_in_train else None

@@ -1,4 +1,4 @@
-"""CIFAR-10 as its publisher packs it: the binary layout or Python's, in an archive or unpacked."""
+"""CIFAR-10 as it is published: in the binary or the Python layout, in an archive or unpacked."""
 
 import gzip
 import tarfile
@@ -20,7 +20,7 @@ _PIXELS = 3 * 32 * 32
 _CLASSES = 10
 _TRAIN_FILES = tuple(f"data_batch_{number}" for number in range(1, 6))
 _TEST_FILE = "test_batch"
-# Twice the largest file of either layout: what is longer is something else.
+# Twice the largest file of either layout: a longer file is something else.
 _LARGEST_BYTES = 2 * 31_100_000
 _CHUNK = 2**20
 # Mean and standard deviation of the training pixels by channel, in [0, 1]: known to eight digits
@@ -41,7 +41,7 @@ class Cifar10Data:
 
     @property
     def is_publishers(self) -> bool:
-        """Whether the training pixels have the publisher's moments, as no recoded copy has."""
+        """Whether the training pixels have the publisher's moments, which no recoded copy has."""
         means, scales = moments(self.train_images)
         found = torch.cat([means, scales])
         return bool((found - found.new_tensor(MEANS + SCALES)).abs().max() < _DIGITS)
@@ -49,13 +49,13 @@ class Cifar10Data:
 
 @dataclass(frozen=True)
 class _Layout:
-    """One of the publisher's two.
+    """One of the two layouts in which CIFAR-10 is published.
 
     Attributes:
         archive: Name of the packed file.
-        folder: What it unpacks to.
-        suffix: Suffix of the files in it.
-        parse: From a file's content and its name to images [B, 3072] and labels [B].
+        folder: Folder that the archive unpacks to.
+        suffix: Suffix of the files in that folder.
+        parse: Turns a file's content and name into images [B, 3072] and labels [B].
     """
 
     archive: str
@@ -71,13 +71,13 @@ class Cifar10(Source):
     suffix = ".tar.gz"
 
     def places(self, folder: Path) -> list[Path]:
-        """Unpacked before packed, in the folder itself or in the data set's own."""
+        """Unpacked files come before archives, in the folder itself and in the data set's own."""
         roots = (folder, folder / self.folder)
         names = (*(one.folder for one in _LAYOUTS), *(one.archive for one in _LAYOUTS))
         return [root / name for name in names for root in roots]
 
     def read(self, data_dir: Path | None) -> Cifar10Data:
-        """Every image of the six files.
+        """Reads every image of the six files.
 
         Raises:
             DataError: Names the file, what is wrong with it and what to do.
@@ -94,7 +94,7 @@ class Cifar10(Source):
         )
 
     def check(self, data_dir: Path | None) -> str:
-        """How many images, and whose pixels."""
+        """Reads all images, and says how many there are and whose pixels they have."""
         data = self.read(data_dir)
         whose = "the publisher's pixels" if data.is_publishers else "not the publisher's pixels"
         return f"{len(data.train_images):,} and {len(data.test_images):,} images, {whose}"
@@ -103,7 +103,7 @@ class Cifar10(Source):
 def moments(images: UInt8[Tensor, "B 3 H W"]) -> tuple[Tensor, Tensor]:
     """Exact mean and standard deviation of every channel, in [0, 1]."""
     levels = torch.arange(256, dtype=torch.float64) / 255
-    # How often each of the 256 levels occurs: no rounding, and no copy in another type.
+    # Counting how often each of 256 levels occurs needs no rounding and no copy in another type.
     shares = torch.stack([images[:, c].flatten().bincount(minlength=256) for c in range(3)])
     shares = shares / shares.sum(1, keepdim=True, dtype=torch.float64)
     means = shares @ levels
@@ -127,7 +127,7 @@ def _packed(path: Path, folder: str, names: list[str]) -> dict[str, bytes]:
     """The wanted members, read in one pass and never written to disk."""
     contents: dict[str, bytes] = {}
     try:
-        # Not tarfile's own "r|gz", which looks at no checksum.
+        # Not tarfile's own "r|gz", which does not verify the checksum.
         with gzip.open(path) as file, tarfile.open(fileobj=file, mode="r|") as archive:
             for member in archive:
                 place, _, name = member.name.removeprefix("./").rpartition("/")
@@ -138,7 +138,7 @@ def _packed(path: Path, folder: str, names: list[str]) -> dict[str, bytes]:
                 content = archive.extractfile(member)
                 contents[name] = b"" if content is None else content.read()
             while file.read(_CHUNK):
-                pass  # the checksum stands at the end, behind what an archive has to say
+                pass  # gzip verifies its checksum at the end, after the last member
     except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
         raise _damaged(str(path), f"cannot be read ({error})") from error
     if missing := [name for name in names if name not in contents]:

@@ -12,15 +12,15 @@ from bbh_studies.datasets.sources import data_dir_or_environment, fingerprint
 # The first five: airplane, automobile, bird, cat and deer.
 NUM_CLASSES = 5
 NUM_TRAIN, NUM_VALIDATION = 25_000, 2_500
-# Of every class: the last tenth of its training images.
+# Validation images are the last tenth of every class's training images.
 _VALIDATION_SHARE = NUM_TRAIN // NUM_VALIDATION
 
 
 def load_cifar5(data_dir: Path | None = None) -> ImageData:
     """25,000 training and 5,000 test images of five classes, and 5,000 of the others.
 
-    The paper sets no validation images aside, so all 25,000 train; settings are chosen with the
-    last tenth of every class of the training files, and without training on it.
+    The paper sets no validation images aside, so all 25,000 are for training. Settings are chosen
+    on the last tenth of every class in the training files, without training on it.
     """
     data = CIFAR10.read(data_dir_or_environment(data_dir))
     inside, outside = (
@@ -51,7 +51,7 @@ def load_cifar5(data_dir: Path | None = None) -> ImageData:
 
 
 def _split_classes(labels: Tensor, classes: range) -> tuple[Tensor, Tensor]:
-    """Indices of the images of some classes: those to train on, and each one's last tenth."""
+    """Indices of some classes' images: those to train on, and the last tenth of each class."""
     train: list[Tensor] = []
     validation: list[Tensor] = []
     for label in classes:

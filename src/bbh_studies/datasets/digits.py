@@ -13,7 +13,7 @@ NUM_TRAIN, NUM_VALIDATION = 1_097, 200
 
 def load_digits() -> ImageData:
     """1,097 training, 200 validation and 500 test digits, and 500 letters; always the same."""
-    # Only here: it takes a second to import, and a command that loads no digits need not wait.
+    # Imported only here: it takes a second, and a command that loads no digits need not wait.
     from sklearn.datasets import load_digits as load_from_sklearn
 
     bunch: Any = load_from_sklearn()

@@ -1,19 +1,19 @@
-"""Downloads that go on where an earlier one broke off."""
+"""Downloads that continue where an earlier one was interrupted."""
 
 import os
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-_SECONDS = 30.0  # without a sign of life from the server
+_SECONDS = 30.0  # longest wait for an answer from the server
 _CHUNK = 2**16
 
 
 def resuming(partial: Path) -> Any:
-    """A downloader for pooch that keeps what it has got so far in ``partial``.
+    """A downloader for pooch that keeps what has arrived so far in the file ``partial``.
 
     pooch checks the whole file and moves it to its place, so a partial file that belongs to
-    something else is found out and not used again.
+    something else is noticed and not used again.
     """
 
     def download(url: str, output_file: Any, pooch: Any) -> None:

@@ -7,7 +7,7 @@ from torch import Tensor
 from bbh_studies.datasets.base import ImageData
 from bbh_studies.datasets.sources import MNIST, NOTMNIST, data_dir_or_environment, fingerprint
 
-# TensorFlow's tutorial loader, which the paper's code uses, takes the first 5,000 images away.
+# TensorFlow's tutorial loader, which the paper's code uses, sets the first 5,000 images aside.
 NUM_TRAIN, NUM_VALIDATION = 55_000, 5_000
 
 

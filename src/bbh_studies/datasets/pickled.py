@@ -1,7 +1,8 @@
 """CIFAR-10's Python files: NumPy arrays in pickles, read without running what a pickle asks for.
 
-A pickle is a program. Here the few names that NumPy's pickles call stand for inert objects that
-only keep their arguments, and any other name is refused; NumPy itself never sees the content.
+A pickle is a program, which may call any function. Here the few names that NumPy's pickles call are
+replaced by inert objects that only keep their arguments, and any other name is refused; NumPy
+itself never sees the content.
 """
 
 import io
@@ -14,11 +15,11 @@ from torch import Tensor
 
 
 class PickleError(ValueError):
-    """A pickle holds something else than was asked for."""
+    """A pickle does not hold what was asked for."""
 
 
 class _Array:
-    """In place of ``numpy.ndarray``: keeps the state that would make one."""
+    """Stands in for ``numpy.ndarray``: keeps the state from which one would be made."""
 
     shape: object = None
     kind: object = None
@@ -31,18 +32,18 @@ class _Array:
 
     @property
     def is_bytes(self) -> bool:
-        """Unsigned bytes, as Python 2 or 3 names them."""
+        """Whether the array holds unsigned bytes, as Python 2 or 3 names them."""
         return self.kind in ("u1", b"u1") and isinstance(self.raw, bytes)
 
 
 class _Kind:
-    """In place of ``numpy.dtype``: keeps its name."""
+    """Stands in for ``numpy.dtype``: keeps its name."""
 
     def __init__(self, name: object, *_: object):
         self.name = name
 
     def __setstate__(self, state: object) -> None:
-        del state  # byte order and alignment, which a byte has not
+        del state  # byte order and alignment, which do not matter for bytes
 
 
 def _reconstruct(*_: object) -> _Array:
@@ -50,7 +51,7 @@ def _reconstruct(*_: object) -> _Array:
 
 
 def _encode(text: str, _: object) -> bytes:
-    return text.encode("latin1")  # how Python 3 writes bytes where Python 2 shall read them
+    return text.encode("latin1")  # Python 3 writes bytes so in pickles for Python 2
 
 
 _KNOWN: dict[tuple[str, str], Any] = {
@@ -62,24 +63,24 @@ _KNOWN: dict[tuple[str, str], Any] = {
 }
 
 
-# Python's own reader, not the one in C: a damaged index there allocates until memory is full.
+# The reader in Python, not the one in C, which allocates all memory if an index is damaged.
 class _Reader(pickle._Unpickler):  # pyright: ignore[reportPrivateUsage]
     def find_class(self, module: str, name: str) -> Any:
-        """A stand-in, or nothing at all."""
+        """The stand-in for a known name; any other name is an error."""
         if (module, name) not in _KNOWN:
             raise pickle.UnpicklingError(f"it asks for {module}.{name}")
         return _KNOWN[module, name]
 
 
 def read_images_and_labels(content: bytes, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """``data``, an array of bytes of the given shape, and ``labels``, a number for each row.
+    """Reads ``data``, an array of bytes of the given shape, and ``labels``, a number per row.
 
     Raises:
         PickleError: Says what is there instead.
     """
     try:
         batch: Any = _Reader(io.BytesIO(content), encoding="bytes").load()
-    except Exception as error:  # damaged pickles raise whatever their remains lead to
+    except Exception as error:  # a damaged pickle may raise any exception
         raise PickleError(f"{type(error).__name__}: {error}") from error
     if not isinstance(batch, dict):
         raise PickleError("it holds no dictionary")

@@ -1,4 +1,4 @@
-"""Where data files come from: the publishers' mirrors, or a folder of the user's."""
+"""Where data files come from: the publishers' mirrors, or a folder that the user names."""
 
 import hashlib
 import os
@@ -21,7 +21,7 @@ _NOTMNIST_MIRRORS = ("https://raw.githubusercontent.com/davidflanagan/notMNIST-t
 
 @dataclass(frozen=True)
 class Source(ABC):
-    """One file as its publisher has it.
+    """One data file, as its publisher offers it.
 
     Attributes:
         folder: The data set's own folder, below the data or cache folder.
@@ -39,17 +39,17 @@ class Source(ABC):
 
     @abstractmethod
     def places(self, folder: Path) -> list[Path]:
-        """Where the content may lie below a folder, packed or not; the first there counts."""
+        """Paths below a folder to look at, packed or not; the first that exists is taken."""
 
     @abstractmethod
     def check(self, data_dir: Path | None) -> str:
-        """Reads it, and says in a few words what is there."""
+        """Reads the file, and says in a few words what it holds."""
 
     def find(self, data_dir: Path | None) -> Path:
         """The file in the user's folder, or in the cache.
 
         Raises:
-            DataError: It is in neither; the message names the ways out.
+            DataError: It is in neither; the message says how to get it.
         """
         folder = data_dir or cache_dir()
         for place in self.places(folder):
@@ -62,9 +62,10 @@ class Source(ABC):
         )
 
     def fetch(self) -> Path:
-        """Downloads the file into the cache unless it is there.
+        """Downloads the file into the cache unless it is there already.
 
-        It appears there whole and checked or not at all; a download that broke off goes on.
+        The file appears there only when it is complete and checked; an interrupted download goes
+        on where it stopped.
         """
         try:
             import pooch
@@ -97,7 +98,7 @@ class Source(ABC):
 
 @dataclass(frozen=True)
 class IdxFile(Source):
-    """A file of MNIST's format.
+    """A file in the idx format of MNIST.
 
     Attributes:
         shape: Shape of the array inside.
@@ -113,7 +114,7 @@ class IdxFile(Source):
         return [own / self.name, own / f"{self.name}{self.suffix}"]
 
     def read(self, data_dir: Path | None) -> Tensor:
-        """The array."""
+        """Reads the array."""
         return read_idx(self.find(data_dir), self.shape)
 
     def check(self, data_dir: Path | None) -> str:
@@ -149,7 +150,7 @@ def cache_dir() -> Path:
 
 
 def data_dir_or_environment(data_dir: Path | None) -> Path | None:
-    """``--data`` if given, else ``BBH_DATA``, else None: the cache."""
+    """The folder of ``--data`` if given, else of ``BBH_DATA``, else None for the cache."""
     if data_dir is None and (folder := os.environ.get("BBH_DATA")):
         data_dir = Path(folder)
     if data_dir is not None and not data_dir.is_dir():

@@ -44,11 +44,11 @@ class Digits(ImageProblem):
     num_train = NUM_TRAIN
 
     def make_network(self, dropout: float | None = None) -> nn.Module:
-        """Without a place for dropout layers."""
+        """The small network; it has no place for dropout layers."""
         return digits_network()
 
     def load(self, folder: Path | None) -> ImageData:
-        """They come with scikit-learn, so that no folder is needed."""
+        """The digits come with scikit-learn, so no folder is needed."""
         return load_digits()
 
 

@@ -62,20 +62,20 @@ class Mnist(ImageProblem):
     """Handwritten digits, with glyphs A to J as outliers."""
 
     num_train = NUM_TRAIN
-    # The paper's: pen strokes are black or white, and shades between them mean little.
+    # The paper's sizes. Pen strokes are black or white, and shades between them mean little.
     attack_sizes = tuple(step / 20 for step in range(9))
 
     def make_network(self, dropout: float | None = None) -> nn.Module:
-        """LeNet."""
+        """LeNet, with dropout layers if a rate is given."""
         return LeNet() if dropout is None else DropoutLeNet(dropout)
 
     def load(self, folder: Path | None) -> ImageData:
-        """Both data sets."""
+        """Reads MNIST and notMNIST."""
         return load_mnist(folder)
 
 
 _MNIST = Mnist()
-# As the paper's text describes its runs: Adam, constant rates, 100 epochs of batches of 100.
+# What the paper's text describes: Adam, constant rates, 100 epochs of batches of 100.
 PAPER: Rows = {
     "map": Config(MaximumAPosteriori(), _MNIST),
     # No prior on ensembles: a temperature of zero leaves the complexity out.
@@ -94,19 +94,21 @@ PAPER: Rows = {
         Optimisation(learning_rate=1e-4, anneal_start=5, anneal_end=20),
     ),
 }
-# As the authors' code of May 2018 runs, whatever the text says; see ``settings.legacy``.
+# What the authors' code of May 2018 does, whatever the text says; see ``settings.legacy``.
 _LEGACY: Rows = {
-    # Weight decay on kernels, none on biases.
+    # Their code has weight decay on kernels and none on biases.
     "map": PAPER["map"].with_settings(penalised="kernels"),
     "ensemble": PAPER["ensemble"],
     "bbb": PAPER["bbb"],
     "dropout": PAPER["dropout"].with_settings(penalised="kernels", dropout_layers=True),
-    # A log variance set to 1 where 0 was meant; and the convolutions' KL is lost.
+    # Their code sets a log variance of the prior to 1 where 0 was meant, and loses the KL of the
+    # convolutions.
     "mnf": PAPER["mnf"].with_settings(penalised="dense", prior_scale=math.exp(0.5)),
-    # The script's optimiser flag is never passed on.
+    # Their script never passes its optimiser flag on, so training is by RMSProp.
     "bbh": PAPER["bbh"].with_settings(optimizer="rmsprop_tf"),
 }
-# Priors for all, learning rates that decay, all draws in the likelihood, an unbiased divergence.
+# Every method has a prior, learning rates decay, all draws enter the likelihood, and the
+# divergence is unbiased.
 _TRAINING = Optimisation(epochs=60, batch_size=200, cosine_decay=True)
 _CORRECTED: Rows = {
     "map": Config(MaximumAPosteriori(), _MNIST, _TRAINING),
@@ -114,16 +116,16 @@ _CORRECTED: Rows = {
     "bbb": Config(BayesByBackprop(), _MNIST, _TRAINING),
     "dropout": Config(Dropout(), _MNIST, _TRAINING),
     "mnf": Config(Flows(), _MNIST, _TRAINING).with_settings(anneal_start=3, anneal_end=12),
-    # Chosen on the validation split: narrow trunks and a high rate that decays reach the prior
-    # where the data say nothing; wide ones at the paper's rate do not in this time. Smaller
-    # batches than the others' were chosen there too.
+    # Chosen on the validation split. With narrow trunks and a high rate that decays, weights reach
+    # the prior where the data say nothing; with wide trunks at the paper's rate they do not in this
+    # time. The batches, smaller than those of the other methods, were chosen there too.
     "bbh": Config(
         Hypernet(num_samples=5, divergence="entropy", hidden=(16, 32, 64), spread=0.3, noise_dim=4),
         _MNIST,
         _TRAINING,
     ).with_settings(batch_size=100, learning_rate=3e-3, anneal_start=3, anneal_end=18),
 }
-# The paper's tables 1 and 2. The generators of table 1 share their noise, of one dimension.
+# The paper's tables 1 and 2. In table 1 all tensors share their noise, which has one dimension.
 _INDEPENDENT_1 = PAPER["bbh"]
 _SHARED_1 = _INDEPENDENT_1.with_settings(noise_shared=True)
 _GENERATORS: Rows = {
@@ -137,7 +139,8 @@ _NOISE: Rows = {
     "shared-8": _SHARED_1.with_settings(noise_dim=8),
     "independent-8": _INDEPENDENT_1.with_settings(noise_dim=8),
 }
-# The appendix's table, on Bayes by Backprop, and the estimator with the exact prior term.
+# The appendix's table, which compares divergences of Bayes by Backprop, and one more row for the
+# estimator with the exact prior term.
 _DIVERGENCE_TITLES = {
     "closed_form": "Closed form",
     "adversarial": "Adversarial",

@@ -20,10 +20,10 @@ class Problem(ABC):
 
     Attributes:
         prediction_samples: Weight draws for evaluation.
-        columns: What the table of results in a terminal shows, in words.
-        attack_sizes: Largest changes of a pixel, which has values from 0 to 1, that attacks are
-            allowed, rising from 0; empty where nothing is attacked.
-        class_names: Names of the classes; empty where they are digits, or where there are none.
+        columns: Explains the columns of the table of results in a terminal.
+        attack_sizes: Sizes of attacks, rising from 0: the largest change of a pixel, whose values
+            are from 0 to 1. Empty if nothing is attacked.
+        class_names: Names of the classes; empty if they are digits, or if there are none.
     """
 
     columns: ClassVar[str]
@@ -33,7 +33,7 @@ class Problem(ABC):
 
     @abstractmethod
     def make_network(self, dropout: float | None = None) -> nn.Module:
-        """A freshly initialised network, with dropout layers of that rate if there is a place."""
+        """A freshly initialised network, with dropout layers of that rate if it has a place."""
 
     @abstractmethod
     def likelihood(self) -> Likelihood[Any]:
@@ -45,23 +45,23 @@ class Problem(ABC):
 
     @abstractmethod
     def runner(self, folder: Path | None) -> Runner:
-        """Reads the data once, and gives what trains, measures and records a run on them.
+        """Reads the data once, and returns a function that trains, measures and records a run.
 
         Args:
             folder: Where the files are; None for the user's folder or the cache.
         """
 
     def attacker(self, folder: Path | None) -> Runner:
-        """Reads the data once, and gives what attacks a posterior on them and records it."""
+        """Reads the data once, and returns a function that attacks and records a posterior."""
         raise NotImplementedError(f"nothing attacks {type(self).__name__}.")
 
     @abstractmethod
     def inputs(self, folder: Path | None) -> Tensor:
-        """Inputs on which functions of a posterior are compared."""
+        """Inputs on which the functions that a posterior draws are compared."""
 
     def check(self) -> None:  # noqa: B027 - most problems accept all values
         """Raises if a setting has a value that cannot work."""
 
     def class_name(self, label: SupportsInt) -> str:
-        """A class's name for people."""
+        """The name of a class, as people read it."""
         return self.class_names[int(label)] if self.class_names else str(label)

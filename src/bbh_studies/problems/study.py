@@ -1,4 +1,4 @@
-"""A study: one table of the paper or one question, with all that is particular to it."""
+"""A study: one table of the paper or one question, with everything that belongs to it alone."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -18,16 +18,16 @@ _ATTACK_COLUMNS = (
 Rows = Mapping[str, Config]
 
 
-@dataclass(frozen=True, eq=False)  # one object per study
+@dataclass(frozen=True, eq=False)  # there is one object per study
 class Study:
     """Posteriors that are compared on one problem.
 
     Attributes:
-        name: On the command line and in records.
-        title: In reports.
+        name: Its name on the command line and in records.
+        title: Its title in reports.
         presets: Preset → row of the table → settings to start from.
-        row_titles: Row → what tables call it, in their order; by default rows are methods.
-        attacked: The study whose posteriors this one attacks; None where nothing is attacked.
+        row_titles: Row → its title in tables, in their order; by default rows are methods.
+        attacked: The study whose posteriors this one attacks; None if it attacks nothing.
     """
 
     name: str
@@ -43,12 +43,12 @@ class Study:
 
     @property
     def preset_names(self) -> list[str]:
-        """The preset to take unless told otherwise comes first."""
+        """Names of the presets; the one to take by default comes first."""
         return sorted(self.presets, key=lambda preset: preset != "corrected")
 
     @property
     def columns(self) -> str:
-        """What the columns of its table in a terminal mean."""
+        """Explains the columns of the study's table in a terminal."""
         return self.problem.columns if self.attacked is None else _ATTACK_COLUMNS
 
     def rows(self, preset: str | None = None) -> Rows:
@@ -69,22 +69,22 @@ class Study:
         return rows[name]
 
     def restored(self, stored: Mapping[str, Any]) -> Config:
-        """The settings of a record; those that are newer than the record have their default."""
+        """The settings of a record; settings newer than the record have their default value."""
         method = choose("method", stored.get("method", ""), METHODS)()
         attacks = None if self.attacked is None else AttackSettings()
         return Config(method, type(self.problem)(), attacks=attacks).with_stored(stored)
 
     def runner(self, folder: Path | None) -> Runner:
-        """Reads the data, and gives what trains (or attacks), measures and records a run.
+        """Reads the data, and returns what trains (or attacks), measures and records a run.
 
-        It is called with the run and with ``device``, ``resume`` and ``progress``.
+        The returned function takes the run, and ``device``, ``resume`` and ``progress``.
         """
         problem = self.problem
         return problem.runner(folder) if self.attacked is None else problem.attacker(folder)
 
 
 def attacks_on(study: Study) -> Study:
-    """The study that attacks the posteriors of another: the same rows, and settings of attacks."""
+    """A study that attacks the posteriors of another: the same rows, with settings of attacks."""
     presets = {
         preset: {row: replace(config, attacks=AttackSettings()) for row, config in rows.items()}
         for preset, rows in study.presets.items()

@@ -1,4 +1,4 @@
-"""Figures of attacks: what they do to each method, against their size."""
+"""Figures of attacks: their effect on each method, against the size of the attack."""
 
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ _KEY = "#777777"
 
 
 class _Pair(NamedTuple):
-    """Two curves of each method in one panel: endings of their names, and the words for them."""
+    """The two curves of each method in a panel: endings of their names, and their titles."""
 
     solid: str
     dashed: str
@@ -41,7 +41,7 @@ _PAIRS = (
 
 
 def panels(group: Group) -> list[list[Picture]]:
-    """One panel per attack: accuracy and entropy, and below how well attacks are noticed."""
+    """One panel per attack: accuracy and entropy; below, how well attacks are noticed."""
     with drawing.figure_style():
         rows = [[_panel(group, attack, pair) for attack in ATTACK_TITLES] for pair in _PAIRS]
     found = [[one for one in row if one is not None] for row in rows]
@@ -81,7 +81,7 @@ def _line(
 
 
 def _size_axis(axes: Axes, sizes: np.ndarray) -> None:
-    """Sizes that double have equal distances, and whole levels of a pixel are counted as such."""
+    """Draws sizes that double at equal distances, and counts whole levels of a pixel as such."""
     above = sizes[sizes > 0]
     if not above.size or above.max() / above.min() <= _LOGARITHMIC_SPAN:
         axes.set_xlabel("size of the attack, ε")
@@ -94,11 +94,11 @@ def _size_axis(axes: Axes, sizes: np.ndarray) -> None:
 
 
 def _mean_curves(runs: Runs, *names: str) -> tuple[np.ndarray, ...] | None:
-    """Curves of a row, means over its seeds; None where a record lacks one or it is not finite."""
+    """Mean curves over a row's seeds; None if a record lacks one or a mean is not finite."""
     found = [record.curves for record in runs.records]
     if not all(name in curves for curves in found for name in names):
         return None
     if len({len(curves["epsilon"]) for curves in found}) > 1:
-        return None  # seeds at other sizes have no mean
+        return None  # curves over different sizes have no mean
     means = tuple(np.mean([curves[name] for curves in found], axis=0) for name in names)
     return means if all(np.isfinite(mean).all() for mean in means) else None

@@ -22,25 +22,25 @@ _PROBLEM = ("noise_scale", "split", "attack_images")
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """One record and where it lies; ``path`` is None for a record that was never written."""
+    """One record and its file; ``path`` is None for a record that was never written."""
 
     record: Record
     path: Path | None = None
 
     @cached_property
     def arrays(self) -> dict[str, np.ndarray]:
-        """What figures are drawn from; empty where there is nothing."""
+        """The arrays for figures; empty if there are none."""
         return {} if self.path is None else read_arrays(self.path.parent)
 
 
-@dataclass(frozen=True, eq=False)  # a key of dictionaries, though records are no values
+@dataclass(frozen=True, eq=False)  # a key of dictionaries: hashed by identity, not by its records
 class Runs:
     """A row: runs that differ in nothing but their seed, lowest seed first.
 
     Attributes:
         variant: Name of the row in its study.
         settings: Differences from the preset, as ``key=value``.
-        own: Those of these settings that not all rows of the table share.
+        own: The ones among these settings that not all rows of the table share.
         entries: One per seed.
         alone: Whether no other row of the table has this name.
     """
@@ -53,33 +53,33 @@ class Runs:
 
     @property
     def title(self) -> str:
-        """What tables call the row."""
+        """The title of the row in tables."""
         return row_title(self.first.record.study, self.variant)
 
     @property
     def full_title(self) -> str:
-        """With the settings in which the row differs from others of the table."""
+        """The title, with the settings in which the row differs from others of the table."""
         return f"{self.title} ({', '.join(self.own)})" if self.own else self.title
 
     @property
     def label(self) -> str:
-        """The shortest title that tells it from other rows, for legends and headings."""
+        """The shortest title that tells the row from others, for legends and headings."""
         return self.title if self.alone else self.full_title
 
     @property
     def is_reference(self) -> bool:
-        """Whether others are measured against it: never the best of a table, never ranked."""
+        """Whether other rows are measured against this one; it is never ranked or called best."""
         method = METHODS.get(self.first.record.method)
         return method is not None and not method.is_trained
 
     @property
     def records(self) -> list[Record]:
-        """The records without their folders."""
+        """The records of all seeds, without their folders."""
         return [entry.record for entry in self.entries]
 
     @property
     def first(self) -> Entry:
-        """The lowest seed, which figures show."""
+        """The run with the lowest seed, which figures show."""
         return self.entries[0]
 
 
@@ -92,7 +92,7 @@ class Group:
         preset: Name of the preset.
         problem: Settings through which the data differ from the preset's.
         shared: Settings in which all rows differ from the preset.
-        rows: In the order of the study.
+        rows: The rows, in the order of the study.
     """
 
     study: str
@@ -103,12 +103,12 @@ class Group:
 
     @property
     def title(self) -> str:
-        """What reports call the study."""
+        """The title of the study in reports."""
         return study_title(self.study)
 
     @property
     def preset_title(self) -> str:
-        """The preset, and on which problem if not its own."""
+        """The preset, and the settings through which the problem differs from the preset's."""
         return ", ".join([self.preset, *self.problem])
 
     @property
@@ -152,7 +152,7 @@ def group(entries: Sequence[Entry]) -> list[Group]:
 
 
 def problem_of(record: Record) -> tuple[str, ...]:
-    """Settings that change what is to be learnt or measured: such runs cannot be compared."""
+    """Changed settings of what is learnt or measured: runs that differ in them do not compare."""
     return tuple(s for s in changed_settings(record) if s.partition("=")[0] in _PROBLEM)
 
 
@@ -167,7 +167,7 @@ def changed_settings(record: Record) -> tuple[str, ...]:
 
 
 def _settled(record: Record) -> str:
-    """All settings that the run's method and problem have, to tell whether two runs agree in them.
+    """All settings of a run as text, to tell whether two runs have the same settings.
 
     Settings that are newer than the record had their default value.
     """
@@ -182,10 +182,10 @@ def _group(key: tuple[str, str, tuple[str, ...]], entries: Sequence[Entry]) -> G
     found: dict[tuple[str, str], dict[int, Entry]] = {}
     for entry in entries:
         record = entry.record
-        # Runs of other settings are another row: their mean would be a mean of nothing.
+        # Runs with other settings are another row: a mean over both would have no meaning.
         seeds = found.setdefault((record.variant, _settled(record)), {})
         earlier = seeds.setdefault(record.seed, entry)
-        # As text, since what is not a number does not equal itself.
+        # Compared as text, since NaN does not equal itself.
         if json.dumps(earlier.record.metrics) != json.dumps(record.metrics):
             raise RecordError(
                 f"{earlier.path} and {entry.path} are the same run (seed {record.seed}) with other "
@@ -211,7 +211,7 @@ def _group(key: tuple[str, str, tuple[str, ...]], entries: Sequence[Entry]) -> G
 
 def _checked(path: Path) -> Record:
     record = Record.read(path)
-    content: dict[str, Any] = vars(record)  # what a file holds need not be what a field says
+    content: dict[str, Any] = vars(record)  # a file may hold other types than the fields say
     texts = ("study", "variant", "method", "preset")
     dictionaries = ("config", "data", "versions", "hardware")
     pairs = (
@@ -239,7 +239,7 @@ def _dictionaries(history: Any) -> bool:
 
 
 def _curves(curves: Any) -> bool:
-    """Whether it is empty, or lists of numbers that are all as long as that of the sizes."""
+    """Whether curves are lists of numbers, all as long as that of the sizes; or none at all."""
     if not isinstance(curves, dict) or not all(isinstance(one, list) for one in curves.values()):
         return False
     numbers = all(isinstance(value, int | float) for one in curves.values() for value in one)

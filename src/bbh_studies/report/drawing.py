@@ -23,7 +23,7 @@ from bbh_studies.report.collect import Runs
 _COLOURS = ("#000000", "#E69F00", "#56B4E9", "#009E73", "#B8A900", "#0072B2", "#D55E00", "#CC79A7")
 _DASHES: tuple[tuple[float, ...], ...] = ((), (4, 1.5), (1, 1), (5, 1, 1, 1), (8, 2), (2, 2))
 _MARKERS = "osD^vP*Xh<"
-# Never changed for a method, so that one learns them once.
+# Colour and marker of each method: the same in all figures, so that readers learn them once.
 _METHODS = {
     "map": ("#000000", "o"),
     "ensemble": ("#E69F00", "s"),
@@ -33,12 +33,12 @@ _METHODS = {
     "bbh": ("#0072B2", "*"),
     "nuts": ("#D55E00", "P"),
 }
-# Drawn at the width of a phone, so that text keeps its size there.
+# Figures are drawn at the width of a phone, so that text keeps its size there.
 WIDTH, HEIGHT = 4.3, 3.5
 MAX_POINTS = 200
-# Letters of a legend beside its line: on all of the width, and on half of it.
+# Most letters of a legend's entry: on the whole width, and on half of it.
 _LINE, _HALF_A_LINE = 54, 27
-# What makes an SVG half as long and looks the same.
+# Replacements that make an SVG half as long and keep its looks.
 _SHORTER = tuple(
     (re.compile(pattern, re.DOTALL), replacement)
     for pattern, replacement in (
@@ -74,7 +74,7 @@ _STYLE: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class Style:
-    """Colour and marker of one row, wherever it is drawn."""
+    """Colour and marker of one row in all figures of a study."""
 
     colour: str
     marker: str
@@ -106,7 +106,7 @@ def class_style(index: int) -> tuple[str, tuple[float, tuple[float, ...] | None]
 
 @contextmanager
 def figure_style() -> Generator[None]:
-    """Matplotlib's settings for all figures here; those of the caller come back afterwards."""
+    """Matplotlib's settings for all figures here; the caller's are restored afterwards."""
     with mpl.rc_context():
         mpl.rcdefaults()  # a user's own style would change the page
         mpl.rcParams.update(_STYLE)
@@ -140,7 +140,7 @@ def legend_below(figure: Figure, axes: Axes) -> None:
     (width, height), box = figure.get_size_inches(), axes.get_position()
     columns = 2 if max(map(len, labels)) <= _HALF_A_LINE else 1
     labels = [textwrap.fill(label, _LINE) for label in labels]
-    broken = sum(label.count("\n") for label in labels)  # lines within one are closer together
+    broken = sum(label.count("\n") for label in labels)  # lines of one entry are closer together
     extra = 0.19 * math.ceil(len(labels) / columns) + 0.14 * broken + 0.1
     grown = height + extra
     bottom, tall = (box.y0 * height + extra) / grown, box.height * height / grown
@@ -157,19 +157,19 @@ def thin(values: np.ndarray) -> np.ndarray:
 
 
 def svg_uri(figure: Figure) -> str:
-    """The figure as an address that holds all of it."""
+    """The figure as a data URI, an address that contains the whole image."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     text = buffer.getvalue()
     for pattern, replacement in _SHORTER:
         text = pattern.sub(replacement, text)
-    # Tenths of a point are finer than a screen.
+    # Coordinates in tenths of a point are finer than what a screen shows.
     text = re.sub(r'(?<= d=")[^"]+', lambda path: re.sub(r"(\.\d)\d+", r"\1", path[0]), text)
     return f"data:image/svg+xml;base64,{base64.b64encode(text.encode()).decode()}"
 
 
 def png_uri(image: np.ndarray) -> str:
-    """A small picture of bytes, grey [H, W] or coloured [H, W, 3], pixel for pixel."""
+    """A small image of bytes, grey [H, W] or coloured [H, W, 3], as a data URI."""
     buffer = io.BytesIO()
     Image.fromarray(np.ascontiguousarray(image)).save(buffer, "PNG", optimize=True)
     return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"

@@ -1,4 +1,4 @@
-"""Images worth looking at: the most doubtful ones, outliers that fool, rotations and mixtures."""
+"""Images to show: the most doubtful ones, outliers that fool, rotations and mixtures."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -131,7 +131,7 @@ def _series(
         axes.fill_between(positions, low[:, index], high[:, index], **band)
         peak = int(median[:, index].argmax())
         if median[peak, index] < _NOTABLE:
-            continue  # a number for every faint band would hide the others
+            continue  # labels on every faint band would hide those of the others
         name = axes.text(positions[peak], median[peak, index], str(index), color=colour)
         name.set(ha="center", va="center", fontweight="bold", fontsize=8)
         name.set_bbox({"facecolor": "white", "edgecolor": colour, "boxstyle": "circle,pad=0.15"})

@@ -1,4 +1,4 @@
-"""Figures of a study: functions of its records, which never train."""
+"""Figures of a study, made from its records only: nothing is trained here."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from bbh_studies.report.tables import Table
 
 Drawn = tuple[Runs, Style, dict[str, np.ndarray]]
 _NUM_BINS = 15
-_FEWEST = 10  # images in a bin of the reliability diagram: fewer tell nothing
+_FEWEST = 10  # least images in a bin of the reliability diagram: fewer tell nothing
 # Curves are drawn on a logarithmic axis if they span more than this.
 _LOGARITHMIC_SPAN = 20.0
 
@@ -29,9 +29,9 @@ class Picture:
     """A figure on the page.
 
     Attributes:
-        uri: The figure itself.
+        uri: The figure itself, as a data URI.
         caption: What it shows.
-        alt: For those who cannot see it.
+        alt: Description for readers who cannot see it.
     """
 
     uri: str
@@ -53,7 +53,7 @@ def curves(group: Group, table: Table, paper: Published) -> list[Picture]:
 
 
 def with_arrays(group: Group, *names: str) -> list[Drawn]:
-    """Rows whose first record has all these arrays, finite, with their styles."""
+    """Rows whose first record has all these arrays with finite values, and their styles."""
     chosen = drawing.styles(group.rows)
     return [
         (runs, chosen[runs], runs.first.arrays)
@@ -63,7 +63,7 @@ def with_arrays(group: Group, *names: str) -> list[Drawn]:
 
 
 def _usable(values: np.ndarray | None) -> bool:
-    """Whether there is something to draw; a run that failed may have left what is not finite."""
+    """Whether there is something to draw; a failed run may have left values that are not finite."""
     if values is None or not values.size:
         return False
     return values.dtype.kind != "f" or bool(np.isfinite(values).all())
@@ -104,7 +104,7 @@ def _outlier_key(axes: Axes) -> None:
 
 
 def _line(style: Style, x: np.ndarray) -> dict[str, Any]:
-    """Colour, and a few markers, so that a curve is told apart without its colour."""
+    """Colour and a few markers, so that curves can be told apart without colours."""
     places = (np.linspace(0.15, 0.85, 3) * (len(x) - 1)).round().astype(int)
     return {
         "color": style.colour,
@@ -191,7 +191,7 @@ def _training(group: Group, key: str) -> Picture | None:
     values = np.concatenate([y for _, _, y in found])
     if values.min() > 0 and values.max() / values.min() > _LOGARITHMIC_SPAN:
         axes.set_yscale("log")
-        axes.yaxis.set_minor_formatter(NullFormatter())  # too many words beside the powers of ten
+        axes.yaxis.set_minor_formatter(NullFormatter())  # they crowd the powers of ten
         caption += " Logarithmic axis."
     drawing.legend_below(figure, axes)
     alt = f"{label} against epoch for {_names([runs for runs, _, _ in found])}."

@@ -47,7 +47,7 @@ class Section:
 
     @property
     def preset_words(self) -> str:
-        """What the preset means, where that is known."""
+        """What the preset means; empty if it is not a known one."""
         return _PRESETS.get(self.group.preset, "")
 
     @property
@@ -86,10 +86,10 @@ def markdown_table(records: Sequence[Record], study: str, preset: str, *problem:
     """The main table of one study as Markdown, for README and docs; empty without records.
 
     Args:
-        records: Those of other studies, presets and problems are left out.
+        records: All records; those of other studies, presets and problems are left out.
         study: Name of the study.
         preset: Name of the preset.
-        problem: Settings that make other data of it, such as ``noise_scale=3``.
+        problem: Settings that change what is learnt or measured, such as ``noise_scale=3``.
     """
     wanted = (study, preset, problem)
     chosen = [Entry(one) for one in records if (one.study, one.preset, problem_of(one)) == wanted]
@@ -98,7 +98,7 @@ def markdown_table(records: Sequence[Record], study: str, preset: str, *problem:
     rows = group(chosen)[0]
     template = _environment().get_template("table.md.j2").module
     text: Any = template.table(_section(rows).table)  # pyright: ignore[reportAttributeAccessIssue]
-    # What the marker names need not be said again.
+    # Settings that the marker of the table names need not be repeated below it.
     changed = [_markdown_text(one) for one in rows.shared if one not in problem]
     note = f" In all rows {', '.join(changed)}." if changed else ""
     return str(text).strip() + f"{note}\n"
@@ -114,7 +114,7 @@ def slug(text: str) -> str:
 
 
 def _section(group: Group) -> Section:
-    # What is measured on other data, validation images say, is not what the paper printed.
+    # Results on other data, such as validation images, are not those that the paper printed.
     paper = Published("", {}) if group.problem else published(group.study)
     table = build_table(group, paper, main=True)
     return Section(
@@ -186,6 +186,6 @@ def _environment() -> Any:
 
 
 def _markdown_text(text: object) -> str:
-    """Text that Markdown shows as it is: on one line, in a table, without HTML."""
+    """Escapes text so that Markdown shows it as it is: on one line, in a table, without HTML."""
     escaped = html.escape(" ".join(str(text).split()), quote=False)
     return re.sub(r"([\\|`*_\[\]])", r"\\\1", escaped)

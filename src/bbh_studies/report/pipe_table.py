@@ -1,10 +1,10 @@
-"""Tables as Markdown writes them."""
+"""Tables in Markdown."""
 
 from collections.abc import Sequence
 
 
 def pipe_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    r"""Rows under titles, all but the first column to the right.
+    r"""A table in Markdown with all but the first column aligned to the right.
 
     >>> print(pipe_table(["", "time [s]"], [["MAP", "2.0"]]), end="")
     |  | time \[s\] |

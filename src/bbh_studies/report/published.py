@@ -1,4 +1,4 @@
-"""The paper's own numbers, which ``published.json`` holds."""
+"""The numbers that the paper printed, read from ``published.json``."""
 
 import json
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Published:
-    """A table of the paper. Decimals keep the digits that were printed, hence the rounding."""
+    """A table of the paper. Decimals keep the printed digits, which tell the rounding."""
 
     source: str
     rows: Mapping[str, Mapping[str, Decimal]]
@@ -20,7 +20,7 @@ class Published:
 
 
 def published(study: str) -> Published:
-    """What the paper printed for this study; an empty table where it has none."""
+    """What the paper printed for this study; an empty table if it printed nothing."""
     text = Path(__file__).with_name("published.json").read_text(encoding="utf-8")
     content = json.loads(text, parse_float=Decimal, parse_int=Decimal).get(study)
     return Published(**content) if content else Published("", {})

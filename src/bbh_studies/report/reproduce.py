@@ -1,4 +1,4 @@
-"""How a row came about: command, commit, versions, hardware, data."""
+"""How the runs of a row were made: command, commit, versions, hardware, data."""
 
 import json
 import shlex
@@ -16,8 +16,8 @@ class Origin:
 
     Attributes:
         title: Title of the row.
-        command: Makes these runs again.
-        facts: Pairs of a name and what it was.
+        command: The command that makes these runs again.
+        facts: Pairs of a name and its value, such as commit and hardware.
     """
 
     title: str
@@ -26,7 +26,7 @@ class Origin:
 
 
 def origins(group: Group) -> list[Origin]:
-    """One per row, or several where a row's runs were made on other machines or commits."""
+    """One origin per row, or several if its runs come from different machines or commits."""
     return [origin for runs in group.rows for origin in _origins(runs)]
 
 
@@ -63,12 +63,12 @@ def _facts(record: Record) -> tuple[tuple[str, str], ...]:
 
 
 def known_data(record: Record) -> dict[str, str]:
-    """Names and fingerprints; that results are of the test split goes without saying."""
+    """Names and fingerprints of the data; the test split, which is usual, is not mentioned."""
     return {k: v for k, v in record.data.items() if (k, v) != ("split", "test")}
 
 
 def hardware_words(hardware: dict[str, Any]) -> str:
-    """The accelerator first, since it decides the speed.
+    """The hardware in words; the accelerator comes first, since it decides the speed.
 
     >>> hardware_words({"machine": "x86_64", "cores": 2})
     'x86_64, 2 cores'

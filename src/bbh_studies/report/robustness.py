@@ -1,4 +1,4 @@
-"""Whether Bayes by Hypernet is the most robust method, as the paper says: told from records."""
+"""Tells from records whether Bayes by Hypernet is the most robust method, as the paper says."""
 
 import math
 from enum import IntEnum
@@ -10,12 +10,12 @@ from bbh_studies.report.tables import Cell, Table
 
 _OURS = "bbh"
 _CORRECTED = ("fgsm", "pgd")
-# What the paper says of its figures.
+# Exceptions that the paper itself makes when it describes its figures.
 _EXCEPTIONS = {"cifar5-attacks": ", but for dropout at small sizes"}
 
 
 class Place(IntEnum):
-    """Where a row stands among the others, the worst last."""
+    """The place of a row among the others, the worst last."""
 
     BEST = 0
     TIED = 1
@@ -23,7 +23,7 @@ class Place(IntEnum):
 
 
 class Standing(NamedTuple):
-    """How Bayes by Hypernet stands under one attack, and that in words."""
+    """The place of Bayes by Hypernet under one attack, and its description in words."""
 
     place: Place
     words: str
@@ -40,10 +40,10 @@ _VERDICTS = {
 
 
 def verdict(table: Table) -> str:
-    """One plain sentence and its numbers; empty where records do not tell.
+    """The verdict in one sentence, and its numbers; empty if the records do not tell.
 
-    The corrected attacks are FGSM and PGD on the averaged predictive, and robust is what has the
-    highest accuracy, mean over all sizes. The worse of both places counts.
+    The corrected attacks are FGSM and PGD on the averaged predictive. The most robust method is the
+    one with the highest accuracy, as a mean over all sizes. The worse of both places counts.
     """
     found = {attack: standing(table, attack) for attack in ATTACK_TITLES}
     places = [one.place for attack, one in found.items() if one and attack in _CORRECTED]
@@ -60,13 +60,13 @@ def verdict(table: Table) -> str:
 
 
 def standing(table: Table, attack: str) -> Standing | None:
-    """How Bayes by Hypernet does under an attack; None without it or without others."""
+    """The standing of Bayes by Hypernet under an attack; None if it or all others are missing."""
     cells = {
         runs: cell
         for runs, cell in table.column(f"{attack}_mean_accuracy").items()
         if not runs.is_reference and math.isfinite(cell.statistic.mean)
     }
-    # From the highest on; where there are several rows of ours, the best of them speaks.
+    # Highest accuracy first; if Bayes by Hypernet has several rows, its best one counts.
     ranking = sorted(cells, key=lambda runs: cells[runs].statistic.mean, reverse=True)
     ours = next((runs for runs in ranking if runs.variant == _OURS), None)
     others = [runs for runs in ranking if runs.variant != _OURS]

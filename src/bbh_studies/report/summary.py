@@ -1,4 +1,4 @@
-"""A study in sentences, each made from its records and no stronger than they are."""
+"""Sentences about a study, each made from its records and no stronger than they are."""
 
 import math
 from collections.abc import Sequence
@@ -20,12 +20,12 @@ _CLAIMS = {
 
 
 def findings(table: Table) -> list[str]:
-    """Who is best at what."""
+    """Sentences that say which row is best at what."""
     return [text for name in _CLAIMS if (text := _finding(table, name))]
 
 
 def against_paper(table: Table) -> str:
-    """How often the published values were met; empty where none is judged."""
+    """How often the published values were met; empty if none can be judged."""
     marks = [cell.mark for row in table.rows for cell in row.cells if cell and cell.mark]
     counts = {mark: marks.count(mark) for mark in (Mark.NOISE, Mark.BETTER, Mark.WORSE)}
     judged = sum(counts.values())
@@ -36,7 +36,7 @@ def against_paper(table: Table) -> str:
 
 
 def provenance(group: Group) -> str:
-    """On what the runs were made."""
+    """On which hardware and data the runs were made."""
     machines = sorted({hardware_words(record.hardware) for record in group.records})
     data = sorted(
         {" ".join(pair) for record in group.records for pair in known_data(record).items()}
@@ -45,7 +45,7 @@ def provenance(group: Group) -> str:
 
 
 def caveats(group: Group, table: Table) -> list[str]:
-    """What keeps the numbers from saying more."""
+    """Sentences about what limits the meaning of the numbers."""
     records = group.records
     seeds = [len(runs.entries) for runs in group.rows]
     machines = {hardware_words(record.hardware) for record in records}
@@ -105,7 +105,7 @@ def _finding(table: Table, name: str) -> str:
     others = f"; not told apart within {noise}: {_list(tied)}" if tied else ""
     text = f"{top.full_title} has the {_CLAIMS[name]}: {cells[top].text}{unit}{others}."
     inside = table.column("entropy_auc").get(top)
-    # Doubting everything is no merit.
+    # Entropy on outliers is no merit of a method that is as unsure about test images.
     if name == "outlier_entropy_auc" and inside:
         text += f" On test images its entropy AUC is {inside.text}, where high is good."
     return text

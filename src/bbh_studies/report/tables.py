@@ -15,7 +15,7 @@ from bbh_studies.statistic import Statistic
 # Two standard deviations: about one run in twenty lies further out by chance.
 _NOISE_WIDTH = 2.0
 _TIMES = ("seconds", "steps_per_second", "attack_seconds")
-_ROUNDING = 1e-9  # of binary numbers, relative to values of order one
+_ROUNDING = 1e-9  # rounding error of binary numbers, for values of order one
 
 
 class Mark(Enum):
@@ -28,12 +28,12 @@ class Mark(Enum):
 
     @property
     def symbol(self) -> str:
-        """So that colour is never alone."""
+        """The symbol, so that colour is never the only sign."""
         return self.value[0]
 
     @property
     def words(self) -> str:
-        """For the legend and for readers who hear the page."""
+        """The words for the legend, and for readers who hear the page."""
         return self.value[1]
 
 
@@ -43,9 +43,9 @@ class Cell:
 
     Attributes:
         text: ``mean ± std`` as shown.
-        statistic: What it was made from.
-        paper: The published value as printed; empty without one.
-        mark: How the two compare.
+        statistic: The mean and deviation that the text shows.
+        paper: The published value as printed; empty if there is none.
+        mark: How our value compares with the published one.
         best: Whether it is the best of its column, or tied with the best within noise.
     """
 
@@ -58,7 +58,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """One row: a cell, or None, per column."""
+    """One row: for every column a cell, or None if the row lacks that metric."""
 
     runs: Runs
     cells: tuple[Cell | None, ...]
@@ -78,7 +78,7 @@ class Table:
         return [mark for mark in Mark if mark in found]
 
     def column(self, name: str) -> dict[Runs, Cell]:
-        """Cells of one metric by row; empty where the table has no such column."""
+        """Cells of one metric by row; empty if the table has no such column."""
         places = [i for i, one in enumerate(self.columns) if one.name == name]
         return {
             row.runs: cell
@@ -89,9 +89,9 @@ class Table:
 
 
 def build_table(group: Group, paper: Published, *, main: bool) -> Table:
-    """The main table of a study, or that of its further metrics."""
+    """The main table of a study, or the table of its further metrics."""
     names = ordered((name for record in group.records for name in record.metrics), METRICS)
-    # Times on a card that was shared say little, and come with the further metrics.
+    # Times on a shared card say little, so they are moved to the further metrics.
     aside = _TIMES if _shared(group) else ()
     columns = tuple(
         one for one in map(metric_named, names) if (one.main and one.name not in aside) == main
@@ -102,11 +102,11 @@ def build_table(group: Group, paper: Published, *, main: bool) -> Table:
 
 
 def compare(ours: Statistic, theirs: Decimal, column: Metric) -> Mark | None:
-    """Better, worse, or neither; None where a comparison means nothing.
+    """Whether ours is better, worse or neither; None if a comparison means nothing.
 
-    The published value is a single run, so what it may differ by is the spread between runs, twice
-    their standard deviation, and half a unit of its last printed digit. Without a spread of our own
-    there is no verdict.
+    The published value is of a single run. By chance it may differ from our mean by the spread
+    between runs (twice their standard deviation) and by half a unit of its last printed digit.
+    Without a spread of our own there is no verdict.
     """
     if not column.comparable or column.better == "none" or not math.isfinite(ours.mean):
         return None
@@ -125,7 +125,7 @@ def _column(column: Metric, group: Group, paper: Published) -> list[Cell | None]
         column,
     )
     if column.name in _TIMES and _shared(group):
-        best = set()  # whoever ran beside it made the difference
+        best = set()  # differences may come from other processes on the card
     return [
         None if one is None else _cell(column, runs, one, paper, best=i in best)
         for i, (runs, one) in enumerate(zip(group.rows, found, strict=True))
@@ -155,7 +155,7 @@ def _statistic(runs: Runs, name: str) -> Statistic | None:
 
 
 def _best(found: Sequence[Statistic | None], column: Metric) -> set[int]:
-    """Indices of the best mean and of those that noise may have put behind it."""
+    """Indices of the best mean and of those that only noise may have put behind it."""
     means = {i: one for i, one in enumerate(found) if one and math.isfinite(one.mean)}
     if column.better == "none" or len(means) < 2:
         return set()
@@ -167,8 +167,8 @@ def _best(found: Sequence[Statistic | None], column: Metric) -> set[int]:
 def tied(one: Statistic, other: Statistic, column: Metric) -> bool:
     """Whether two means differ by no more than two standard errors of their difference.
 
-    With a single seed on either side nothing is known of the noise, and only numbers that are
-    shown alike are tied.
+    If one of them has a single seed, nothing is known about its noise, and only numbers that look
+    the same in the table are tied.
     """
     if one.error_of_mean is None or other.error_of_mean is None:
         return column.format(one.mean) == column.format(other.mean)

@@ -1,4 +1,4 @@
-"""Panels of the toy regression: what each method believes about x³."""
+"""Panels of the toy regression: the functions that each method finds plausible for x³."""
 
 from typing import Any
 
@@ -11,13 +11,13 @@ from bbh_studies.report.drawing import Style
 from bbh_studies.report.figures import Picture, with_arrays
 
 _NEEDED = ("grid", "mean", "std")
-# The paper cuts at ±100; where a posterior is wide outside the data, more is needed to see it.
+# The paper cuts its panels at ±100; posteriors that are wide outside the data need more room.
 _LIMITS = {"legacy": 100.0}
 _LIMIT = 250.0
 
 
 def panels(group: Group) -> list[Picture]:
-    """One panel per row with functions on a grid."""
+    """One panel for each row that has functions on a grid."""
     with drawing.figure_style():
         drawn = [one for one in with_arrays(group, *_NEEDED) if one[2]["grid"].ndim == 1]
         return [_panel(runs, style, arrays, group.preset) for runs, style, arrays in drawn]

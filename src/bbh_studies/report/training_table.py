@@ -14,7 +14,7 @@ _TITLES = ["", "epochs", "steps", "training [s]", "a step [ms]"]
 def training_table(records: Sequence[Record], study: str, preset: str) -> str:
     """Wall time of the epochs in each row's history, seed 0, in Markdown; empty without records.
 
-    What comes before the first epoch and after the last is not in it, nor is a warm start.
+    It leaves out the time before the first epoch and after the last, and that of a warm start.
     """
     wanted = (study, preset, 0)
     chosen = {

@@ -38,7 +38,7 @@ def inspections(group: Group) -> list[list[Picture]]:
 
 
 def _words(path: Path) -> str:
-    """The numbers beside the picture; those without a value are left out."""
+    """The numbers for the caption; those without a value are left out."""
     try:
         content: dict[str, Any] = json.loads(path.read_text())
         modes, pairs = content["bimodality"], content["correlation"]

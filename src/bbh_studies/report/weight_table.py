@@ -1,4 +1,4 @@
-"""What was seen in posteriors over weights, as a table for documents."""
+"""Results of inspecting posteriors over weights, as a table for documents."""
 
 import json
 from functools import reduce
@@ -10,7 +10,7 @@ from bbh_studies.report.pipe_table import pipe_table
 from bbh_studies.run.leftovers import INSPECTION_NAME
 from bbh_studies.studies import row_title
 
-# What the table of inspections shows: where it stands in the file, and how it is written.
+# Rows of the table: title → place of the number in an inspection's file, and its format.
 _NUMBERS = {
     "weights of the first layer with more than one mode (dip test, p < 0.05)": (
         ("bimodality", "share_below_0.05"),
@@ -44,5 +44,5 @@ def inspection_table(results: Path, study: str, preset: str, *variants: str) -> 
 
 
 def _at(content: Any, keys: tuple[str | int, ...]) -> float | None:
-    """The number there; None where a posterior has none, as regression has no classes."""
+    """The number at a place in the file; None if there is none, as for classes in regression."""
     return reduce(lambda part, key: None if part is None else part[key], keys, content)

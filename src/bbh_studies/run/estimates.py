@@ -1,4 +1,4 @@
-"""What a run will take: parameters, memory, steps. Nothing is trained, no data are read."""
+"""The size of a run: parameters, memory, steps. Nothing is trained and no data are read."""
 
 from dataclasses import dataclass
 
@@ -8,14 +8,14 @@ from bbh_studies.settings.method import count
 
 @dataclass(frozen=True)
 class Estimate:
-    """What is known of a run before it starts.
+    """The size of a run, as far as it is known before the run starts.
 
     Attributes:
-        weights: Weights of the network.
+        weights: Number of weights in the network.
         parameters: Numbers that training adjusts.
         memory_bytes: Bytes of parameters, gradients and the optimiser's state; draws of weights
             and activations come on top.
-        steps_per_epoch: Optimiser steps.
+        steps_per_epoch: Optimiser steps of one epoch.
         steps: Optimiser steps of all epochs together.
     """
 
@@ -27,7 +27,7 @@ class Estimate:
 
 
 def estimate(run: Run) -> Estimate:
-    """The size of a run."""
+    """Computes the size of a run from its settings."""
     config = run.config
     network = config.make_network()
     shapes = config.prior.shapes(network)

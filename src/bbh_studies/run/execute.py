@@ -1,4 +1,4 @@
-"""Runs one after the other; one that fails does not stop the others."""
+"""Executes runs one after the other; one that fails does not stop the others."""
 
 import time
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of the runs of a command."""
+    """The results of a command: records of finished runs, and the runs that failed."""
 
     records: list[Record]
     failures: list[Failure]
@@ -40,7 +40,7 @@ def execute(
     resume: bool = False,
     console: Console,
 ) -> Outcome:
-    """Runs them all; one that diverges or runs out of memory does not stop the others."""
+    """Executes all runs; one that diverges or runs out of memory does not stop the others."""
     check_before(runs, device, resume)
     train = runs[0].study.runner(data)
     outcome = Outcome([], [])

@@ -1,4 +1,4 @@
-"""Posteriors that an earlier run kept, so that what is attacked need not be trained again."""
+"""Posteriors that earlier runs kept, so that studies of attacks need not train them again."""
 
 import logging
 from pathlib import Path
@@ -11,21 +11,22 @@ from bbh_studies.run.run import Run
 from bbh_studies.settings.config import differences
 
 logger = logging.getLogger("bbh")
-# The posterior is the same whatever this is.
+# Settings that only matter after training: the posterior does not depend on them.
 _AFTER_TRAINING = ("prediction_samples",)
 
 
 class Kept(NamedTuple):
-    """What an earlier run left behind."""
+    """The posterior that an earlier run kept, and its training history."""
 
     posterior: bbh.Posterior[Any]
     history: list[dict[str, Any]]
 
 
 def kept_folder(run: Run) -> Path | None:
-    """Folder of the run with the same posterior, if one was kept there; data are not compared.
+    """Folder of an earlier run that kept the posterior to attack; None if there is none.
 
-    That is a run of the attacked study with ``--keep-posterior`` and otherwise the same options.
+    It is a run of the attacked study with ``--keep-posterior`` and otherwise the same options.
+    Whether it was trained on the same data is not checked here.
     """
     study = run.study.attacked
     if study is None:
@@ -48,11 +49,11 @@ def kept_folder(run: Run) -> Path | None:
 
 
 def open_kept(run: Run, data: dict[str, str]) -> Kept | None:
-    """The posterior of such a run on the same data, on the CPU; None where there is none.
+    """The kept posterior that a run can attack, on the CPU; None if no run on these data kept one.
 
     Args:
-        run: What needs a posterior.
-        data: Names and fingerprints, as its record will have them.
+        run: The run that needs a posterior.
+        data: Names and fingerprints of the data, as the record of ``run`` will have them.
     """
     folder = kept_folder(run)
     if folder is None:

@@ -1,4 +1,4 @@
-"""What a run leaves behind besides its record: its posterior, and a look at it."""
+"""What a run stores besides its record: its posterior, and an inspection of it."""
 
 import importlib
 import os
@@ -21,23 +21,24 @@ from bbh_studies.studies import find_study
 
 POSTERIOR_NAME = "posterior.safetensors"
 INSPECTION_NAME = "inspection"
-# Test inputs on which functions are compared: an average over many more is the same.
+# Test inputs on which functions are compared; an average over many more is the same.
 _NUM_INPUTS = 1000
 
 
 def leave_behind(
     run: Run, posterior: bbh.Posterior[Any], inputs: Tensor, samples: Samples | None = None
 ) -> None:
-    """Keeps and inspects a fitted posterior as far as the run was asked to.
+    """Stores and inspects a fitted posterior, as far as the run was asked to.
 
     Files of an earlier run in the same folder are deleted. The run's random numbers stay the same
     whether it is inspected or not.
 
     Args:
-        run: What was asked.
-        posterior: What it fitted.
+        run: Says whether to store and whether to inspect.
+        posterior: The posterior that the run fitted.
         inputs: Inputs on which functions are compared.
-        samples: Draws to look at, where they carry statistics of their own; None takes fresh ones.
+        samples: Draws to inspect, if they carry batch-norm statistics of their own; None takes
+            fresh draws.
     """
     kept, inspection = run.folder / POSTERIOR_NAME, run.folder / INSPECTION_NAME
     kept.unlink(missing_ok=True)
@@ -45,7 +46,7 @@ def leave_behind(
     if run.keep_posterior:
         bbh.save(posterior, kept)
     devices = [posterior.device] if posterior.device.type == "cuda" else []
-    # A point estimate has nothing to look at: in a comparison of methods that is no error.
+    # A point estimate cannot be inspected. Where methods are compared, that is no error.
     with torch.random.fork_rng(devices), suppress(PointEstimateError):
         if run.inspect:
             bbh.inspect.look(posterior, inputs[:_NUM_INPUTS], samples=samples).save(inspection)
@@ -58,9 +59,10 @@ def open_posterior(
 
     Args:
         path: Folder of a run that kept its posterior, or a file that ``bbh.save`` wrote.
-        network: ``module:function`` that makes the network; None takes that of the run's study.
+        network: ``module:function`` that makes the network; None takes the network of the run's
+            study.
         data: Folder with the data files, as in ``bbh run``.
-        functions: Whether inputs are wanted; without a study there are none.
+        functions: Whether to return test inputs too; without a study there are none.
     """
     file = path / POSTERIOR_NAME if path.is_dir() else path
     if not file.exists():
@@ -83,7 +85,7 @@ def open_posterior(
 
 def _make_network(where: str) -> nn.Module:
     module, _, function = where.partition(":")
-    # As `python -m` does: what is being worked on lies in the current folder.
+    # Import from the current folder too, as `python -m` does: the user's code is likely there.
     sys.path.insert(0, os.getcwd())
     try:
         made = getattr(importlib.import_module(module), function)()

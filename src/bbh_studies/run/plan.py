@@ -33,13 +33,13 @@ def plan(
     """The runs a command asks for.
 
     Args:
-        study: Its name.
+        study: Name of the study.
         variants: Rows of its table; empty for all.
-        preset: Where configurations start; None takes the study's first.
-        seeds: One run each.
+        preset: Preset from which settings start; None takes the study's first.
+        seeds: Every row gets one run for each seed.
         epochs: Passes over the data; annealing keeps its share of them.
         settings: ``key=value``, applied last, to the rows that have such a setting.
-        out: Folders of the runs go below.
+        out: Folder below which every run gets a folder of its own.
         keep_posterior: See ``Run``.
         inspect: See ``Run``.
     """
@@ -63,7 +63,10 @@ def plan(
 
 
 def check_before(runs: Sequence[Run], device: str, resume: bool) -> None:
-    """Raises before the first run starts if there is no such device, or other runs are there."""
+    """Raises if the device does not exist, or if a run to resume differs from what is asked for.
+
+    It is called before the first run starts.
+    """
     if device not in DEVICES:
         raise ConfigError(f"--device {device}: choose one of {', '.join(DEVICES)}.")
     if device == "cuda" and not torch.cuda.is_available():
@@ -110,7 +113,7 @@ def _owners(name: str) -> list[str]:
 
 
 def _check_same_settings(run: Run) -> None:
-    """A finished run is kept only if it is the one that is asked for."""
+    """Raises if a finished run had other settings than those that are asked for."""
     path = run.folder / FILE_NAME
     then = run.study.restored(Record.read(path).config)
     for name, (before, now) in differences(then.flat, run.config.flat).items():
@@ -121,7 +124,7 @@ def _check_same_settings(run: Run) -> None:
 
 
 def _check_nothing_missing(run: Run) -> None:
-    """A finished run is not trained again for what it did not leave behind."""
+    """Raises if a finished run lacks a posterior or inspection that is now asked for."""
     if run.keep_posterior and not (run.folder / POSTERIOR_NAME).exists():
         raise ConfigError(
             f"{run.folder} is finished and kept no posterior: leave out --resume to train it again."

@@ -1,4 +1,4 @@
-"""Several runs at a time, each in a process of its own: a small run leaves most of a card idle."""
+"""Several runs at a time, each in its own process, since a small run leaves a GPU mostly idle."""
 
 import os
 import subprocess
@@ -24,15 +24,15 @@ def execute_in_processes(
     jobs: int,
     console: Console,
 ) -> Outcome:
-    """Runs them all, ``jobs`` at a time; one that fails does not stop the others.
+    """Executes all runs, ``jobs`` at a time; one that fails does not stop the others.
 
     What a run prints goes into ``log.txt`` beside its record.
 
     Args:
         runs: All runs of the command.
-        command: Gives the arguments of ``bbh`` that make one of them.
+        command: Returns the arguments of ``bbh`` that make one of the runs.
         jobs: Processes at a time.
-        console: One line for every run that ends.
+        console: Gets one line for every run that ends.
     """
     ended: dict[Run, Record | Failure] = {}
     begun = time.monotonic()
@@ -50,7 +50,7 @@ def execute_in_processes(
                     soft_wrap=True,
                 )
         except KeyboardInterrupt:
-            # The processes were interrupted as well; those that wait must not start.
+            # The running processes were interrupted as well; the waiting ones must not start.
             pool.shutdown(cancel_futures=True)
             raise
     results = [ended[run] for run in runs]
@@ -63,7 +63,7 @@ def execute_in_processes(
 def _run(run: Run, arguments: Sequence[str], jobs: int) -> Record | Failure:
     log = run.folder / LOG_NAME
     log.parent.mkdir(parents=True, exist_ok=True)
-    # Each with its share of the processor: together they would trample on one another.
+    # Each process gets its share of the cores; otherwise they would slow one another down.
     threads = str(max(1, (os.cpu_count() or 1) // jobs))
     with log.open("w") as file:
         code = subprocess.run(

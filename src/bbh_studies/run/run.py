@@ -9,7 +9,7 @@ from bbh_studies.settings.config import Config
 
 @dataclass(frozen=True)
 class Run:
-    """One posterior of a study's table.
+    """One run of a study: a row of its table with one seed.
 
     Attributes:
         study: The study.
@@ -18,8 +18,8 @@ class Run:
         seed: Seed of weights, order of the data and draws.
         config: All settings.
         folder: Where record, arrays and checkpoint go.
-        keep_posterior: Leave the posterior there as well.
-        inspect: Look at the posterior, and leave numbers and figures there.
+        keep_posterior: Whether to store the posterior in that folder as well.
+        inspect: Whether to inspect the posterior and store numbers and figures in that folder.
     """
 
     study: Study
@@ -33,22 +33,22 @@ class Run:
 
     @property
     def checkpoint(self) -> Path:
-        """Where an interrupted run goes on from."""
+        """The checkpoint from which an interrupted run goes on."""
         return self.folder / "checkpoint.pt"
 
     @property
     def warm_start(self) -> Path:
-        """Where an interrupted training of the weights it starts around goes on from."""
+        """The checkpoint of the warm start, from which an interrupted run goes on."""
         return self.folder / "warm-start.pt"
 
     @property
     def title(self) -> str:
-        """A name for people."""
+        """The name of the run in messages to people."""
         return f"{self.study.row_titles[self.variant]}, seed {self.seed}"
 
     @property
     def steps_per_epoch(self) -> int:
-        """Optimiser steps in a pass over the training data; a reference takes none."""
+        """Optimiser steps in a pass over the training data; 0 for a reference, which is sampled."""
         if not self.config.method.is_trained:
             return 0
         return self.config.problem.count_steps(self.config.training.batch_size)

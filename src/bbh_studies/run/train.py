@@ -1,4 +1,4 @@
-"""Training, the same in every study: from a run to a posterior and what it took."""
+"""Training, the same in every study: a run becomes a posterior, with its time and memory."""
 
 import copy
 import gc
@@ -19,8 +19,8 @@ from bbh_studies.run import warm_start
 from bbh_studies.run.run import Run
 from bbh_studies.settings.config import Config
 
-# Checkpoints are written at most this often, and so rarely that writing takes a twentieth of the
-# time: a layer-wise generator's state is 2.7 GB.
+# Least seconds between two checkpoints. For large states they are further apart, so that writing
+# takes a twentieth of the time: a layer-wise generator's state is 2.7 GB.
 CHECKPOINT_SECONDS = 60.0
 _BYTES_PER_SECOND = 200e6
 
@@ -35,7 +35,7 @@ class Batches(Protocol):
 
 @dataclass(frozen=True)
 class Trained:
-    """What came of training.
+    """A fitted posterior, and what its training took.
 
     Attributes:
         posterior: The fitted posterior.
@@ -64,14 +64,14 @@ def train(
         run: What to train; an interrupted one leaves a checkpoint.
         inputs: All training inputs.
         targets: All training targets.
-        make_batches: From inputs and targets on the device.
+        make_batches: Makes batches from inputs and targets that are on the device.
         device: auto, cpu or cuda.
         resume: Go on from the checkpoint, if there is one.
         progress: As in ``bbh.fit``.
     """
     config = run.config
     torch.manual_seed(run.seed)
-    precision = cast(Any, config.training.precision)  # a word that was checked
+    precision = cast(Any, config.training.precision)  # ``check`` has made sure that Fabric knows it
     fabric = Fabric(accelerator=device, devices=1, precision=precision)
     batches = make_batches(inputs.to(fabric.device), targets.to(fabric.device))
     if fabric.device.type == "cuda":
@@ -83,7 +83,8 @@ def train(
     if config.method.warm_epochs:
         first = warm_start.first_config(config)
         point = first.build_posterior(make_network)
-        # As often as is worth its time: its end is where an interrupted run goes on.
+        # Without the lower limit in seconds: the last checkpoint of the warm start is where a run
+        # that is interrupted later goes on.
         every = _worth_writing(point)
         seconds_before = _seconds(
             fit(first, point, checkpoint=run.warm_start, every=every, progress=progress)
@@ -104,7 +105,7 @@ def train(
 
 
 def peak_memory(device: torch.device) -> dict[str, float]:
-    """Most bytes used, on the card since training began, or by the process; empty if unknown."""
+    """Peak memory, on the card since training began or of the process; empty if unknown."""
     if device.type == "cuda":
         return {"peak_memory_bytes": float(torch.cuda.max_memory_allocated(device))}
     if sys.platform == "win32":
@@ -112,7 +113,7 @@ def peak_memory(device: torch.device) -> dict[str, float]:
     import resource
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    # In kilobytes, but on a Mac in bytes.
+    # It is in kilobytes, but on a Mac in bytes.
     return {"peak_memory_bytes": float(peak if sys.platform == "darwin" else 1024 * peak)}
 
 
@@ -152,6 +153,6 @@ def _seconds(history: History) -> float:
 
 
 def _worth_writing(posterior: bbh.Posterior[Any]) -> float:
-    """Seconds of training in which writing its state once takes a twentieth of the time."""
+    """Seconds between checkpoints for which writing them takes a twentieth of the time."""
     state = 3 * sum(p.numel() * p.element_size() for p in posterior.parameters())
     return 20 * state / _BYTES_PER_SECOND

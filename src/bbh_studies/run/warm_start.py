@@ -14,14 +14,15 @@ from bbh_studies.settings.optimisation import Optimisation
 
 
 def first_config(config: Config) -> Config:
-    """How the weights to start around are trained: as the MAP estimate of the same model.
+    """Settings of the warm start: they train the MAP estimate of the same model.
 
-    The temperature is the same, since a prior by fan-in at full weight leaves little of the fit.
+    The temperature is the same as later, since a prior by fan-in at full weight would leave little
+    of the fit to the data.
     """
     training = Optimisation(
         epochs=config.method.warm_epochs,
         batch_size=config.training.batch_size,
-        # Constant: it is the later stage that lets the rate fall.
+        # Constant here: only the later stage lets the rate fall.
         learning_rate=config.training.learning_rate,
         temperature=config.training.temperature,
         gradient_clip=config.training.gradient_clip,
@@ -30,14 +31,14 @@ def first_config(config: Config) -> Config:
 
 
 def with_weights_of(posterior: bbh.Posterior[Any], network: nn.Module) -> nn.Module:
-    """The network with the weights, and statistics, of a point estimate."""
+    """The network with the weights and the batch-norm statistics of a point estimate."""
     weights = {name: value[0] for name, value in posterior.sample(1).items()}
     network.load_state_dict(posterior.constants() | weights)
     return network
 
 
 class Later:
-    """Shows epochs of a later stage behind those of the earlier one.
+    """Shows the epochs of a later stage as a continuation of those of the earlier stage.
 
     Args:
         display: Where both stages are shown.
@@ -57,5 +58,5 @@ class Later:
         self._display.epoch(replace(record, epoch=self._epochs + record.epoch))
 
     def note(self, text: str) -> None:
-        """A line that is shown once."""
+        """Shows a line once."""
         self._display.note(text)

@@ -1,1 +1,1 @@
-"""The settings of a run, in groups that know how to build what they describe."""
+"""The settings of a run, in groups; each group can build what it describes."""

@@ -1,4 +1,4 @@
-"""How posteriors are attacked, in the studies that do."""
+"""Settings of attacks, for the studies that attack posteriors."""
 
 from dataclasses import dataclass
 
@@ -10,10 +10,11 @@ class AttackSettings:
     """Attacks on a trained posterior.
 
     Attributes:
-        attack_images: Test images that are attacked, the first ones.
-        attack_draws: Weight draws on which PGD climbs; its cost is this times steps times sizes.
-            With few of them it is weaker on wide posteriors, and flatters them. FGSM has as many
-            as predict: its one gradient serves all sizes.
+        attack_images: How many test images are attacked; the first ones are taken.
+        attack_draws: Weight draws whose averaged loss PGD raises; its cost is their number times
+            steps times sizes. With few draws PGD is weaker against wide posteriors, which then
+            look better than they are. FGSM takes as many draws as predictions do, since its one
+            gradient serves all sizes.
         attack_steps: Steps of PGD.
     """
 
@@ -22,7 +23,7 @@ class AttackSettings:
     attack_steps: int = 20
 
     def check(self) -> None:
-        """Raises unless there is something to do."""
+        """Raises if one of the numbers is below one."""
         for name, number in vars(self).items():
             if number < 1:
                 raise ConfigError(f"{name}={number}: take at least one.")

@@ -1,6 +1,6 @@
 """All settings of one run, and how they are written in records and on the command line.
 
-Settings lie in groups: training, prior, the method's own, the problem's own, and those of attacks.
+Settings are in groups: training, prior, the method's own, the problem's own, and those of attacks.
 Outside of Python they have flat names, which are unique over all groups: ``learning_rate=0.01``.
 """
 
@@ -31,8 +31,8 @@ class Config:
         method: The method and its own settings.
         problem: The problem and its own settings.
         training: How the posterior is fitted.
-        prior: What is believed of the weights beforehand.
-        attacks: How it is attacked; None where nothing is attacked.
+        prior: The prior over the weights.
+        attacks: How the posterior is attacked; None if it is not.
     """
 
     method: Method
@@ -43,7 +43,7 @@ class Config:
 
     @property
     def flat(self) -> dict[str, Any]:
-        """All settings by their names, the method's word among them, as records hold them."""
+        """All settings by their flat names, and the method's word, as records hold them."""
         flat: dict[str, Any] = {"method": self.method.word}
         for group in GROUPS:
             flat |= self.settings_of(group)
@@ -55,13 +55,13 @@ class Config:
         return [name for group in GROUPS for name in self.settings_of(group)]
 
     def settings_of(self, group: str) -> dict[str, Any]:
-        """The settings of one group; empty where the run has no such group."""
+        """The settings of one group; empty if the run has no such group."""
         found = getattr(self, group)
         return {} if found is None else vars(found)
 
     @property
     def all_epochs(self) -> int:
-        """Epochs of training, those of a warm start included."""
+        """Epochs of training, including those of a warm start."""
         return self.training.epochs + self.method.warm_epochs
 
     def check(self) -> None:
@@ -80,12 +80,12 @@ class Config:
         """The posterior that these settings describe.
 
         Args:
-            make_network: Makes the network to start from; None takes fresh ones.
+            make_network: Makes the network to start from; None takes a fresh one.
         """
         return self.method.build(self.model(make_network))
 
     def model(self, make_network: Callable[[], nn.Module] | None = None) -> Model:
-        """What the method is given."""
+        """The model for which the method builds a posterior."""
         make = make_network or self.make_network
         return Model(
             make, self.problem.likelihood(), self.prior.make(make), self.prior.bayesian or None
@@ -113,7 +113,7 @@ class Config:
         return self.with_settings(**parsed)
 
     def with_stored(self, stored: Mapping[str, Any]) -> "Config":
-        """A copy with all settings that a record holds; those that are not in it stay."""
+        """A copy with all settings that a record holds; other settings stay as they are."""
         found = {name: stored[name] for name in self.names if name in stored}
         # JSON has no tuples.
         return self.with_settings(
@@ -132,7 +132,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, 
 
 
 def as_text(value: Any) -> str:
-    """A setting as it is written behind ``--set key=``.
+    """A setting's value as it is written after ``--set key=``.
 
     >>> as_text(3 * 0.1)
     '0.3'
@@ -142,8 +142,8 @@ def as_text(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ",".join(str(one) for one in value)
     if isinstance(value, float) and value.is_integer():
-        return str(int(value))  # the same setting as the integer a preset was written with
-    # Without the last digit, in which products of decimals are off.
+        return str(int(value))  # presets may have the same value as an integer
+    # 15 digits: without the last one, in which products of decimals are off.
     return f"{value:.15g}" if isinstance(value, float) else str(value)
 
 

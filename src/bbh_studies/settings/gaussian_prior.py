@@ -1,4 +1,4 @@
-"""What is believed of weights before any data: settings that every method has."""
+"""Settings of the prior over weights, which every method has."""
 
 import math
 from collections.abc import Callable
@@ -14,11 +14,12 @@ from bbh_studies.settings.words import check_word
 
 @dataclass(frozen=True)
 class GaussianPrior:
-    """Which parameters are Bayesian, and what is believed of them beforehand.
+    """Which parameters are Bayesian, and their prior.
 
     Attributes:
-        prior: normal, the same for all weights, or fan_in: narrower by √fan-in.
-        prior_scale: Standard deviation.
+        prior: normal for the same prior on all weights, fan_in for one that is narrower by a
+            factor of √fan-in.
+        prior_scale: Standard deviation, before that factor.
         bayesian: Names of parameters or modules, or glob patterns; by default all parameters but
             those of normalisation layers. Ignored where ``penalised`` names a part.
     """

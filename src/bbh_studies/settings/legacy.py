@@ -1,9 +1,10 @@
 """What the authors' code does and their paper does not say, for the ``legacy`` presets.
 
-Differences that remain. Members of an ensemble share their batches here, where theirs draw batches
-of their own; a flow's multipliers are drawn once per weight draw, not once per example. On CIFAR5
-perturbations are in pixels, where theirs are in each image's own standard deviations, and batches
-whose statistics enter a prediction are as large as memory allows, where theirs have 1,000 images.
+Some differences from their code remain. Members of an ensemble share their batches here, while in
+their code each member draws its own. A flow's multipliers are drawn once per weight draw here, not
+once per example. On CIFAR5, perturbations here are in pixels, theirs in each image's own standard
+deviations; and the batches whose statistics enter a prediction are as large as memory allows here,
+while theirs have 1,000 images.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -31,15 +32,15 @@ def falling_beta(step: float) -> float:
 
 
 class TensorFlowRMSprop(Optimizer):
-    """RMSProp as TensorFlow 1 has it, which is not PyTorch's.
+    """RMSProp as in TensorFlow 1, which differs from PyTorch's.
 
         v ← decay · v + (1 − decay) · g²,  w ← w − lr · g / √(v + ε),  v₀ = 1
 
-    PyTorch starts v at zero and adds ε after the root; from one, the first steps are smaller by
-    a factor that depends on the gradient's size, for about 1/(1 − decay) steps.
+    PyTorch starts v at zero and adds ε after the root. With v starting at one, the first steps
+    (about 1/(1 − decay) of them) are smaller by a factor that depends on the gradient's size.
 
     Args:
-        params: What is optimised.
+        params: Parameters to optimise.
         lr: Step size.
         decay: Factor on the running mean square v in every step.
         eps: ε.
@@ -58,7 +59,7 @@ class TensorFlowRMSprop(Optimizer):
     def step(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, closure: Callable[[], float] | None = None
     ) -> float | None:
-        """One update of every parameter that has a gradient."""
+        """Updates every parameter that has a gradient."""
         loss = None if closure is None else closure()
         for group in self.param_groups:
             for parameter in group["params"]:
@@ -76,14 +77,14 @@ class TensorFlowRMSprop(Optimizer):
 
 
 def kernel_names(network: nn.Module) -> list[str]:
-    """Matrices and convolution kernels: what the authors' weight decay is on."""
+    """Names of matrices and convolution kernels: the authors' weight decay acts on these."""
     return [name for name, value in network.named_parameters() if value.dim() > 1]
 
 
 def dense_names(network: nn.Module) -> list[str]:
-    """Weights and biases of dense layers: the only ones whose KL the authors' flows pay.
+    """Names of dense layers' weights and biases: only their KL enters the authors' objective.
 
-    The KL of the convolutions is filed where their trainer does not look.
+    Their code stores the KL of the convolutions in a place that their trainer does not read.
     """
     return [
         f"{prefix}.{name}".lstrip(".")
@@ -105,7 +106,7 @@ def point_estimate(
     *,
     penalised: Sequence[str],
 ) -> bbh.Posterior[Any]:
-    """One weight setting with a prior on some of it; dropout layers of the network stay on."""
+    """A point estimate with a prior on some of its weights; dropout layers stay switched on."""
     dropout = dropout_names(network)
     weights = Particles(
         {name: value.unsqueeze(0) for name, value in _values(network).items()},
@@ -124,7 +125,7 @@ def flows(
     max_scale: float,
     penalised: Sequence[str],
 ) -> bbh.Posterior[Any]:
-    """Multiplicative normalising flows of which only some layers pay for their information."""
+    """Multiplicative normalising flows for which only the ``penalised`` weights have a KL."""
     values, bayesian = _values(network), select_bayesian(network, None)
     weights = MultiplicativeFlow(
         {name: values.pop(name) for name in bayesian},

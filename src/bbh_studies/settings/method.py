@@ -1,4 +1,4 @@
-"""What a method of a study is: settings, and the posterior they describe."""
+"""The base of a study's methods: their settings, and the posterior these describe."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -25,7 +25,7 @@ _DIVERGENCES: dict[str, Callable[["WithDivergence"], divergences.Divergence]] = 
 
 
 class Model(NamedTuple):
-    """What a method is given: the same for all methods of a study.
+    """The model that a method makes a posterior for: the same for all methods of a study.
 
     Attributes:
         make_network: Makes a freshly initialised network.
@@ -48,8 +48,8 @@ class Method(ABC):
         word: What the command line and records call it.
         title: What tables call it.
         is_trained: Whether it is fitted by gradient steps.
-        can_be_inspected: Whether it has a distribution over weights to look at: points and
-            dropout layers of a network have none.
+        can_be_inspected: Whether it has a distribution over weights to look at: point estimates
+            and dropout have none.
     """
 
     word: ClassVar[str]
@@ -68,8 +68,8 @@ class Method(ABC):
         """Numbers that training adjusts.
 
         Args:
-            model: What the posterior would be built for.
-            shapes: Its Bayesian parameters.
+            model: The model that the posterior would be built for.
+            shapes: Shapes of its Bayesian parameters.
         """
         return count(self.build(model))
 
@@ -80,17 +80,17 @@ class Method(ABC):
 
     @property
     def warm_epochs(self) -> int:
-        """Epochs of MAP training before the method starts around the weights found."""
+        """Epochs of MAP training; the method then starts around the weights found."""
         return 0
 
     @property
     def likelihood_draws(self) -> int | None:
-        """Weight draws of a training step that see the batch; None for all."""
+        """How many of a training step's weight draws see the batch; None for all."""
         return None
 
     @property
     def unstorable(self) -> str:
-        """The setting, if any, for which a file could not describe the posterior."""
+        """The setting that no stored file could describe, as ``name=value``; empty if none is."""
         return ""
 
 
@@ -104,8 +104,8 @@ class WithDivergence(Method):
         num_samples: Weight draws per training step.
         likelihood_samples: How many of them enter the likelihood; 0 for all.
         divergence: closed_form, nearest_neighbour, joint, entropy or adversarial.
-        prior_samples: Prior draws per step for the nearest-neighbour ones; 0 for num_samples.
-        neighbours: k of the entropy estimate.
+        prior_samples: Prior draws per step for nearest_neighbour and joint; 0 for num_samples.
+        neighbours: The k of the nearest-neighbour entropy estimate.
         critic_steps: Steps of the adversarial divergence's critic per training step.
     """
 
@@ -137,5 +137,5 @@ class WithDivergence(Method):
 
 
 def count(module: nn.Module) -> int:
-    """Numbers in a module's parameters."""
+    """How many numbers a module's parameters hold."""
     return sum(parameter.numel() for parameter in module.parameters())

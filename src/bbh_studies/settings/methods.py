@@ -27,7 +27,7 @@ _GENERATORS = {
 
 @dataclass(frozen=True)
 class MaximumAPosteriori(Method):
-    """One weight setting.
+    """The MAP estimate: a single weight setting.
 
     Attributes:
         penalised: Which weights the prior acts on: all, or kernels without biases.
@@ -48,7 +48,7 @@ class MaximumAPosteriori(Method):
 
     @property
     def unstorable(self) -> str:
-        """A prior on a part of the weights."""
+        """The setting ``penalised``, if the prior acts on a part of the weights only."""
         return _unstorable(self.penalised)
 
 
@@ -57,7 +57,7 @@ class DeepEnsemble(Method):
     """Several MAP estimates from different starts.
 
     Attributes:
-        num_members: How many.
+        num_members: How many estimates.
         adversarial_epsilon: Size of adversarial perturbations in training; 0 for none.
     """
 
@@ -67,7 +67,7 @@ class DeepEnsemble(Method):
     adversarial_epsilon: float = 0.0
 
     def build(self, model: Model) -> bbh.Posterior[Any]:
-        """Members with initial weights of their own."""
+        """An ensemble whose members have initial weights of their own."""
         network, likelihood, prior, bayesian = _opened(model)
         epsilon = self.adversarial_epsilon
         return methods.deep_ensemble(
@@ -83,10 +83,10 @@ class DeepEnsemble(Method):
 
 @dataclass(frozen=True)
 class BayesByBackprop(WithDivergence):
-    """Independent Gaussians.
+    """An independent Gaussian for each weight.
 
     Attributes:
-        initial_scale: Their standard deviations at the start.
+        initial_scale: Standard deviations of these Gaussians at the start.
     """
 
     word = "bbb"
@@ -109,12 +109,12 @@ class BayesByBackprop(WithDivergence):
 
 @dataclass(frozen=True)
 class Dropout(Method):
-    """Units switched off at random, in prediction as well.
+    """MC dropout: units are switched off at random, in prediction as well.
 
     Attributes:
-        dropout_rate: Probability of being switched off.
+        dropout_rate: Probability that a unit is switched off.
         dropout_layers: Put dropout layers into the network instead of masking its kernels.
-        penalised: Which weights the prior acts on where there are such layers: all, or kernels
+        penalised: Which weights the prior acts on if there are dropout layers: all, or kernels
             without biases.
     """
 
@@ -141,12 +141,12 @@ class Dropout(Method):
 
     @property
     def layer_dropout(self) -> float | None:
-        """The rate, if the network is to do it."""
+        """The rate, if the network itself has dropout layers."""
         return self.dropout_rate if self.dropout_layers else None
 
     @property
     def unstorable(self) -> str:
-        """A prior on a part of the weights."""
+        """The setting ``penalised``, if the prior acts on a part of the weights only."""
         return _unstorable(self.penalised)
 
 
@@ -170,7 +170,7 @@ class Flows(Method):
     penalised: str = _ALL
 
     def build(self, model: Model) -> bbh.Posterior[Any]:
-        """Gaussians times multipliers that went through a flow."""
+        """Gaussian weights, multiplied by numbers that went through a normalising flow."""
         network, likelihood, prior, bayesian = _opened(model)
         make = (
             partial(legacy.flows, penalised=legacy.dense_names(network))
@@ -192,7 +192,7 @@ class Flows(Method):
 
     @property
     def unstorable(self) -> str:
-        """A prior on a part of the weights."""
+        """The setting ``penalised``, if the prior acts on a part of the weights only."""
         return _unstorable(self.penalised)
 
 
@@ -206,7 +206,7 @@ class Hypernet(WithDivergence):
         spread: Spread of generated weights at the start, in fan-in scales; 0 for the paper's
             Glorot initialisation.
         noise_dim: Dimension of z.
-        noise_shared: One z for all tensors.
+        noise_shared: Whether all tensors share one z.
     """
 
     word = "bbh"
@@ -218,7 +218,7 @@ class Hypernet(WithDivergence):
     noise_shared: bool = False
 
     def check(self) -> None:
-        """Raises for an unknown generator, and for a warm start that would be lost."""
+        """Raises for an unknown generator, and for a warm start that would have no effect."""
         self.make_generator()
         if self.warm_start_epochs > 0 and not self.spread:
             raise ConfigError(
@@ -247,7 +247,7 @@ class Hypernet(WithDivergence):
         return recipe(hidden=self.hidden, initialization=start)
 
     def num_parameters(self, model: Model, shapes: Shapes) -> int:
-        """Counted, not built: a layer-wise generator of LeNet fills a gigabyte."""
+        """Counted without building it: a layer-wise generator of LeNet fills a gigabyte."""
         helper = self.make_divergence().helper(shapes)
         generated = self.make_generator().num_parameters(shapes, self.noise_dim)
         points = count(model.make_network()) - size(shapes)
@@ -260,7 +260,7 @@ class Nuts(Method):
     """The exact posterior, sampled by long Markov chains: the toy problem's reference.
 
     Attributes:
-        refresh_reference: Sample it anew, with Pyro, and store it.
+        refresh_reference: Whether to sample the reference anew, with Pyro, and store it.
     """
 
     word = "nuts"
@@ -270,11 +270,11 @@ class Nuts(Method):
     refresh_reference: bool = False
 
     def build(self, model: Model) -> bbh.Posterior[Any]:
-        """There is nothing to train."""
+        """Raises: the reference is sampled, and there is nothing to train."""
         raise ConfigError("nuts is sampled, not trained, and for the toy problem only.")
 
     def num_parameters(self, model: Model, shapes: Shapes) -> int:
-        """Nothing is trained."""
+        """Zero, since nothing is trained."""
         return 0
 
 

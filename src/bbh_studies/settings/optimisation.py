@@ -20,7 +20,7 @@ _OPTIMIZERS: dict[str, Callable[[bbh.Posterior[Any]], Any]] = {
     "rmsprop": lambda _: partial(torch.optim.RMSprop, alpha=0.9),
     "rmsprop_tf": lambda _: legacy.TensorFlowRMSprop,
 }
-# Numbers per parameter: the weight, its gradient, and what the optimiser remembers of it.
+# Numbers stored per parameter: its value, its gradient and the optimiser's state.
 _COPIES = {"adam": 4, "rmsprop": 3, "rmsprop_tf": 3}
 _BYTES = 4
 
@@ -33,7 +33,7 @@ class Optimisation:
         epochs: Passes over the training data.
         batch_size: Examples per step; the toy problem always takes all of its data.
         optimizer: adam, rmsprop, or rmsprop_tf, which is RMSProp as TensorFlow 1 has it.
-        learning_rate: Its step size at the start.
+        learning_rate: The optimiser's step size at the start.
         cosine_decay: Let the learning rate fall to zero along half a cosine.
         average_epochs: End with the mean of the parameters over this many last epochs; 0 ends
             with the last parameters.
@@ -42,7 +42,7 @@ class Optimisation:
         falling_beta: Let β fall to 0 instead, as in the authors' toy notebook.
         temperature: Constant factor on the complexity.
         gradient_clip: Largest norm of the gradient; 0 for no limit.
-        precision: 32-true, or bf16-mixed: matrix products and convolutions in half the bits.
+        precision: 32-true, or bf16-mixed for matrix products and convolutions in half the bits.
     """
 
     epochs: int = 100
@@ -89,18 +89,18 @@ class Optimisation:
     def make_optimizer(
         self, posterior: bbh.Posterior[Any]
     ) -> Callable[[Iterable[nn.Parameter]], Optimizer]:
-        """Makes the optimiser from parameters; its ε is that of the paper's code."""
+        """Returns a function that makes the optimiser; its ε is that of the paper's code."""
         chosen = choose("optimizer", self.optimizer, _OPTIMIZERS)
         return partial(chosen(posterior), lr=self.learning_rate, eps=1e-5)
 
     def make_scheduler(self) -> Callable[[Optimizer], LRScheduler] | None:
-        """Makes the learning-rate schedule, one step per epoch; None for a constant rate."""
+        """Returns what makes the schedule, with a step per epoch; None for a constant rate."""
         return partial(CosineAnnealingLR, T_max=self.epochs) if self.cosine_decay else None
 
     def make_beta(self, num_data: int, steps_per_epoch: int) -> float | Schedule:
         """The weight of the complexity, constant or annealed."""
         if self.falling_beta:
-            # The authors do not divide their KL by N, as is done here.
+            # The objective here divides the KL by N, which the authors' does not: undo it.
             return lambda epoch: num_data * legacy.falling_beta(epoch * steps_per_epoch)
         if self.anneal_end == 0:
             return 1.0

@@ -1,4 +1,4 @@
-"""Settings that are words, and the error for everything that is no setting."""
+"""Settings whose values are words, and the error for unknown settings and values."""
 
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
@@ -11,13 +11,13 @@ class ConfigError(ValueError):
 
 
 def choose(setting: str, word: str, choices: Mapping[str, T]) -> T:
-    """What a word stands for, or an error that lists the words there are."""
+    """What a word stands for; for an unknown word, raises an error that lists the known ones."""
     check_word(setting, word, choices)
     return choices[word]
 
 
 def check_word(setting: str, word: str, known: Iterable[str]) -> None:
-    """Raises if a setting has a value that stands for nothing."""
+    """Raises if the value of a setting is not one of the known words."""
     words = list(known)
     if word not in words:
         raise ConfigError(f"{setting}={word}: choose one of {', '.join(words)}.")

@@ -1,1 +1,1 @@
-"""What a person sees of runs in a terminal."""
+"""What a terminal shows: progress, results, dry runs, data files and completions."""

@@ -1,4 +1,4 @@
-"""What a shell offers when Tab is pressed."""
+"""Words that a shell offers when Tab is pressed."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -31,7 +31,7 @@ def devices(incomplete: str) -> list[str]:
 
 
 def settings(ctx: Any, incomplete: str) -> list[str]:
-    """Settings of the study, which await a value."""
+    """Settings of the study, each with ``=`` for the value that follows."""
     configs = [config for one in _chosen(ctx) for config in one.rows().values()]
     names = (f"{name}=" for group in GROUPS for one in configs for name in one.settings_of(group))
     return _starting(names, incomplete)
@@ -43,8 +43,8 @@ def data_sets(incomplete: str) -> list[str]:
 
 
 def _chosen(ctx: Any) -> Sequence[Study]:
-    """The study on the line so far, or all of them."""
-    # An option without its value keeps the parser from naming the arguments before it.
+    """The study that the command line names so far; all studies, if it names none."""
+    # If the last option still lacks its value, the parser leaves the study among the other words.
     words = [ctx.params.get("study"), *ctx.args]
     return [STUDIES[word] for word in words if word in STUDIES] or list(STUDIES.values())
 

@@ -1,4 +1,4 @@
-"""``bbh data``: which files there are, and how to get them."""
+"""``bbh data``: lists, downloads and checks the files of data sets."""
 
 from pathlib import Path
 from typing import Annotated
@@ -21,7 +21,7 @@ _Names = Annotated[
 
 @app.command("list")
 def list_data() -> None:
-    """Show which files there are and which of them are at hand.
+    """Show which files the data sets consist of and where each of them is.
 
     Example: `BBH_DATA=data bbh data list`
     """
@@ -37,7 +37,7 @@ def list_data() -> None:
 
 @app.command("fetch")
 def fetch_data(names: _Names = None) -> None:
-    """Download files from their publishers' mirrors into the cache, with their checksums.
+    """Download files from their publishers' mirrors into the cache and verify their checksums.
 
     Example: `bbh data fetch mnist`
     """

@@ -1,4 +1,4 @@
-"""What a command would do, printed instead of done."""
+"""Prints what a command would do, without doing it."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from bbh_studies.settings.config import as_text, differences
 
 
 def show_plan(runs: Sequence[Run], console: Console) -> None:
-    """Configuration, size and folders of every row of a study's table."""
+    """Prints configuration, size and folders of every row of a study's table."""
     for variant in dict.fromkeys(run.variant for run in runs):
         of_variant = [run for run in runs if run.variant == variant]
         console.print(f"[bold]{runs[0].study.row_titles[variant]}[/bold]")

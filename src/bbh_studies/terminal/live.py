@@ -12,18 +12,20 @@ from bbh.training.history import EpochRecord
 from bbh_studies.run.run import Run
 from bbh_studies.terminal.time_left import TimeLeft, duration
 
-# Eyes need no more than five pictures a second, and a log file no more than a line a minute.
+# Five updates a second are enough for a terminal, and one line a minute for a log file.
 _REFRESH_SECONDS = 0.2
 _LINE_SECONDS = 60.0
 
 
 class StudyProgress:
-    """Two moving lines on a terminal, plain lines elsewhere; ``fit`` shows its steps on them.
+    """Shows progress as two moving lines on a terminal, and as plain lines elsewhere.
+
+    ``fit`` reports its steps and epochs to it.
 
     Args:
         runs: All runs of the command, in their order.
         console: Where to show it.
-        clock: The time in seconds.
+        clock: Returns the time in seconds.
     """
 
     def __init__(
@@ -44,15 +46,15 @@ class StudyProgress:
         )
         self._index = -1
         self._begun = self._shown = 0.0
-        # When and after how many steps the current run was first heard of: a resumed one does
-        # not start at zero, and setting it up is not a step.
+        # Time and number of steps at the first report of the current run: a resumed run does
+        # not start at step zero, and the time to set a run up is not that of a step.
         self._first: tuple[float, int] | None = None
         self._done = 0
         self._bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=12),
             TextColumn("{task.fields[state]}"),
-            # Takes the room the others leave: in a narrow terminal it is cut, not they.
+            # Takes the width that the other columns leave: in a narrow terminal only it is cut.
             TextColumn(
                 "{task.fields[terms]}",
                 table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"),
@@ -80,14 +82,14 @@ class StudyProgress:
         self._bars.stop()
 
     def begin(self) -> None:
-        """The next run starts."""
+        """Call this when the next run starts."""
         self._index += 1
         self._begun = self._shown = self._clock()
         self._first, self._done = None, 0
         self._refresh("", "starting")
 
     def end(self, text: str, *, trained: bool) -> None:
-        """The current run is over; ``text`` says how it went."""
+        """Call this when the current run is over; ``text`` says how it went."""
         seconds = self._clock() - self._begun
         steps = self._done - self._first[1] if trained and self._first else 0
         self._left.finished(seconds, steps)
@@ -121,7 +123,7 @@ class StudyProgress:
             self._refresh("", "measuring")
 
     def note(self, text: str) -> None:
-        """A line that stays."""
+        """Prints a line that stays on the screen."""
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def _refresh(self, text: str, state: str) -> None:

@@ -35,7 +35,7 @@ _COLUMNS = (
     "ood_aupr",
     "ood_auroc_mi",
 )
-# Enough to tell methods apart.
+# Digits after the point: enough to tell methods apart.
 _MOST_DECIMALS = 3
 
 
@@ -51,7 +51,7 @@ def results_table(records: Sequence[Record], console: Console) -> Table:
     """One row per variant, means over its seeds; columns that do not fit are left out."""
     columns = _columns(records)
     table = _table(records, columns)
-    # Measured as if there were room for everything: a measurement never exceeds its options.
+    # Measured with ample room, since rich never reports a width above the one it is given.
     roomy = console.options.update(max_width=1000)
     while len(columns) > 1 and console.measure(table, options=roomy).maximum > console.width:
         columns = columns[:-1]
@@ -89,5 +89,5 @@ def _cell(column: Metric, records: Sequence[Record]) -> str:
 
 
 def _percent(column: Metric) -> str:
-    """The only unit there is room for."""
+    """The unit, if it is per cent: there is no room for others."""
     return " %" if column.unit == "%" else ""

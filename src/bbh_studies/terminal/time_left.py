@@ -1,4 +1,4 @@
-"""How long a study will still take, predicted from the runs behind it."""
+"""How long a study will still take, predicted from its finished runs."""
 
 from collections.abc import Sequence
 
@@ -6,8 +6,9 @@ from collections.abc import Sequence
 class TimeLeft:
     """Predicts how long the remaining runs will take.
 
-    A run costs its steps times the seconds per step of finished runs of the same variant: methods
-    differ by factors of ten. Until there is one, the mean of all variants known stands in.
+    A run is expected to take its steps times the seconds per step of finished runs of the same
+    variant, because methods differ by factors of ten. For a variant without a finished run the
+    mean over all known variants is used.
 
     Args:
         work: Variant and steps of every run, in their order.
@@ -20,7 +21,7 @@ class TimeLeft:
         self._steps: dict[str, int] = {}
 
     def finished(self, seconds: float = 0.0, steps: int = 0) -> None:
-        """The current run is over; without steps it was read back or failed, and says nothing."""
+        """Call this when a run is over; without steps (read back or failed) it predicts nothing."""
         variant, _ = self._work[self._current]
         self._current += 1
         if steps:
@@ -31,13 +32,13 @@ class TimeLeft:
         """Seconds until all runs are over; None where nothing has been measured yet.
 
         Args:
-            done: Steps of the current run that are behind it.
-            rate: Its own measured seconds per step, if any.
+            done: Steps that the current run has made.
+            rate: The current run's own seconds per step, if measured.
         """
         rates = {name: self._seconds[name] / self._steps[name] for name in self._steps}
         remaining = self._work[self._current :]
         if remaining and rate is not None:
-            # What the current run shows now counts for it, and for others like it.
+            # Its rate also predicts later runs of its variant, if none of these has finished.
             rates = {remaining[0][0]: rate} | rates
         if not remaining:
             return 0.0

@@ -1,4 +1,4 @@
-"""Group norm, what is added to it and the ReLU behind it as one operation."""
+"""Group norm, a tensor that is added to it, and the ReLU after that as one operation."""
 
 from typing import Any, cast
 
@@ -10,9 +10,10 @@ from torch.nn import functional as F
 
 from bbh.triton_available import triton_available
 
-# Entries of an image's channels that a program holds in registers.
+# Most entries of an image's channels that a program can hold in registers.
 _MOST = 2**14
-# Channels that it takes at the most, but for larger groups: those of bfloat16 read together.
+# Most channels that a program takes, unless groups are larger: as many as are read together in
+# bfloat16.
 _TOGETHER = 16
 
 
@@ -26,9 +27,10 @@ def group_norm_relu(
 ) -> Float[Tensor, "B C H W"]:
     """relu(group_norm(images) + added).
 
-    On a GPU one kernel forwards and one backwards, if channels are innermost in memory: torch has
-    half a dozen for them, and lays channels out the other way first. The result has the images'
-    type, under mixed precision as well, where torch's own would be in single precision.
+    On a GPU it is one kernel forwards and one backwards, if channels are innermost in memory. torch
+    takes half a dozen kernels, and lays channels out the other way first. The result has the
+    images' type, under mixed precision as well, where torch's own result would be in single
+    precision.
     """
     if _pays(images, groups, added):
         return cast(Tensor, _GroupNormReLU.apply(images, groups, weight, bias, eps, added))
@@ -44,7 +46,7 @@ def group_norm_relu_plain(
 
 
 def laid_out(images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
-    """The same images, on a GPU with channels innermost; convolutions hand the layout on."""
+    """The same images, on a GPU with channels innermost; convolutions keep this layout."""
     if not images.is_cuda or _transformed():
         return images
     return images.contiguous(memory_format=torch.channels_last)
@@ -67,7 +69,7 @@ def _pays(images: Tensor, groups: int, added: Tensor | None) -> bool:
 
 
 def _transformed() -> bool:
-    """Whether torch.func is at work, whose tensors have no layout to ask for."""
+    """Whether torch.func transforms are active: their tensors cannot tell their layout."""
     return torch._C._are_functorch_transforms_active()  # pyright: ignore[reportPrivateUsage]
 
 
@@ -90,7 +92,7 @@ class _GroupNormReLU(torch.autograd.Function):
 
         output = forward(images, groups, weight, bias, eps, added)
         ctx.groups, ctx.eps = groups, eps
-        # With something added only the output tells where the ReLU let pass.
+        # If something was added, only the output tells where the ReLU let values pass.
         ctx.save_for_backward(images, weight, bias, None if added is None else output)
         return output
 

@@ -2,8 +2,8 @@
 # pyright: reportArgumentType=false, reportGeneralTypeIssues=false, reportCallIssue=false
 """Group norm with ReLU over images whose channels are innermost.
 
-A program holds all positions of some channels of one image, whole groups of them: statistics,
-result and gradient come of one read.
+A program holds all positions of some channels of one image. The channels make whole groups, so it
+computes statistics, result and gradient from one read.
 """
 
 import torch
@@ -11,16 +11,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-# Bytes that lie side by side are read together; fewer channels would waste some of each read.
+# Adjacent bytes that are read together; with fewer channels a part of each read would be wasted.
 _SIDE_BY_SIDE = 32
 _WARPS = 8
-# Of the sums over images.
+# Channels per program in the sums over images.
 _CHANNELS = 16
 
 
 @triton.jit
 def _tile(positions, channels, POSITIONS: tl.constexpr, CHANNELS: tl.constexpr):
-    """This program's channels, which of its entries exist, and where they lie."""
+    """This program's channels, which of its entries exist, and where they are in memory."""
     position = tl.arange(0, POSITIONS)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     inside = (position < positions)[:, None] & (channel < channels)[None, :]
@@ -30,7 +30,7 @@ def _tile(positions, channels, POSITIONS: tl.constexpr, CHANNELS: tl.constexpr):
 
 @triton.jit
 def _per_group(sums, GROUPS: tl.constexpr, PER_GROUP: tl.constexpr):
-    """Sums over channels, at every channel those of its group."""
+    """Sums over the channels of each group, repeated for every channel of the group."""
     totals = tl.sum(tl.reshape(sums, (GROUPS, PER_GROUP)), axis=1)
     spread = tl.broadcast_to(totals[:, None], (GROUPS, PER_GROUP))
     return tl.reshape(spread, (GROUPS * PER_GROUP,))
@@ -38,7 +38,7 @@ def _per_group(sums, GROUPS: tl.constexpr, PER_GROUP: tl.constexpr):
 
 @triton.jit
 def _standardised(x, inside, count, eps, GROUPS: tl.constexpr, PER_GROUP: tl.constexpr):
-    """Deviations from the group's mean in its standard deviations, and 1 over these."""
+    """Deviations from the group's mean over its standard deviation, and 1 over the latter."""
     mean = _per_group(tl.sum(x, axis=0), GROUPS, PER_GROUP) / count
     x = tl.where(inside, x - mean[None, :], 0.0)
     variance = _per_group(tl.sum(x * x, axis=0), GROUPS, PER_GROUP) / count
@@ -108,7 +108,7 @@ def _backward(
     row = tl.program_id(0) * channels + channel
     tl.store(into_weight + row, along)
     tl.store(into_bias + row, plain)
-    # What a shift and a stretch of the whole group would do is undone by the norm.
+    # The norm undoes a shift and a stretch of the whole group, so their gradient is taken away.
     shift = _per_group(plain * w, GROUPS, PER_GROUP) / count
     stretch = _per_group(along * w, GROUPS, PER_GROUP) / count
     g = (g * w[None, :] - shift[None, :] - x * stretch[None, :]) * scale[None, :]
@@ -158,11 +158,11 @@ def backward(
     eps: float,
     outputs: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Gradients in images, weight, bias and, if there was something, in what was added."""
+    """Gradients for images, weight, bias and, if something was added, for that."""
     gradient = gradient.contiguous(memory_format=torch.channels_last)
     into_images = torch.empty_like(images)
     into_added = None if outputs is None else torch.empty_like(images)
-    # Of the gradients in weight and bias every image writes its share, to be added up afterwards.
+    # Every image writes its share of the gradients for weight and bias; they are summed later.
     batch, channels = images.shape[:2]
     rows = torch.empty(2, batch, channels, device=images.device, dtype=torch.float32)
     sums = torch.empty(2, channels, device=images.device, dtype=torch.float32)
@@ -194,7 +194,7 @@ def _sizes(images: Tensor, groups: int) -> tuple[int, int, int]:
 
 
 def _division(images: Tensor, groups: int) -> tuple[tuple[int, int], dict[str, int]]:
-    """Programs for images and for channels, and what each of them holds."""
+    """Number of programs over images and over channels, and the sizes of what each holds."""
     positions, channels, _ = _sizes(images, groups)
     per_group = channels // groups
     together = min(channels, max(per_group, _SIDE_BY_SIDE // images.element_size()))

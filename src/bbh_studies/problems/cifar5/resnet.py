@@ -1,4 +1,4 @@
-"""Residual networks for CIFAR: He's, and the one in the paper's code.
+"""Residual networks for CIFAR: that of He et al., and the one in the paper's code.
 
 Both take pixels in [0, 1] and bring them to their own scale themselves, so that a network is a
 function of images, for attacks as well, and loaders need not know which one they feed.
@@ -21,31 +21,32 @@ Norm = Callable[[int], nn.Module]
 # Side of the images that the paper's code cuts out of CIFAR's.
 PAPER_SIZE = 24
 _GROUPS = 8
-# Of the norms in the paper's code.
+# The ε of the norms in the paper's code.
 _PAPER_EPSILON = 1e-3
 
 
 class FilterResponseNorm(nn.GroupNorm):
     """x / √(mean of x² over positions), then scale and shift, Singh & Krishnan (2020).
 
-    Instance norm that leaves the mean in. A departure: ReLUs stay where the authors learn a
-    threshold in their place.
+    It is instance norm without the subtraction of the mean. A departure from their paper: ReLUs
+    stay, where the authors replace them by a learnt threshold.
     """
 
     def __init__(self, channels: int):
         super().__init__(channels, channels, eps=1e-6)
 
     def forward(self, input: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
-        """Every image and channel by itself."""
+        """Normalises every image and channel by itself."""
         scale = torch.rsqrt(input.square().mean((-2, -1), keepdim=True) + self.eps)
         return input * scale * self.weight.view(-1, 1, 1) + self.bias.view(-1, 1, 1)
 
 
 class StandardisedConv2d(nn.Conv2d):
-    """Every filter at mean 0 and variance 1, Qiao et al. (2019): group norm trains faster with it.
+    """Convolves with filters of mean 0 and variance 1, Qiao et al. (2019).
 
-    No scale of its own: a norm follows. Draws for every single example become one for the batch,
-    since filters are standardised before they meet an example.
+    Group norm trains faster with it. The filters have no scale of their own, since a norm follows.
+    Methods that could draw weights for every single example draw once for the batch here, since
+    filters are standardised before they meet an example.
     """
 
     def forward(self, input: Float[Tensor, "B C H W"]) -> Float[Tensor, "B F height width"]:
@@ -56,12 +57,12 @@ class StandardisedConv2d(nn.Conv2d):
 
 
 def group_norm(channels: int) -> nn.Module:
-    """Has no running statistics, so that weight draws need none of their own."""
+    """Group norm. It has no running statistics, so weight draws need none of their own."""
     return nn.GroupNorm(math.gcd(_GROUPS, channels), channels)
 
 
 def instance_norm(channels: int) -> nn.Module:
-    """What batch norm with virtual batches of one is, in the paper's code."""
+    """Instance norm: in the paper's code it is batch norm with virtual batches of one."""
     return nn.GroupNorm(channels, channels, eps=_PAPER_EPSILON)
 
 
@@ -70,7 +71,7 @@ NORMALISATIONS: dict[str, Norm] = {
     "filter_response": FilterResponseNorm,
     "batch": nn.BatchNorm2d,
     "instance": instance_norm,
-    # The paper's code for hypernetworks: what an image is taken for depends on those beside it.
+    # As in the paper's code for hypernetworks: a prediction depends on the other images of a batch.
     "batch_statistics": partial(nn.BatchNorm2d, eps=_PAPER_EPSILON, track_running_stats=False),
 }
 
@@ -83,7 +84,8 @@ class Units:
         norm: Makes a normalisation layer from a number of channels.
         unit_dropout: Rate of a dropout layer between the two convolutions of a unit, as in the
             paper's later code; 0 for none.
-        convolution_dropout: Rate after every convolution, as in the code of the published numbers.
+        convolution_dropout: Rate of a dropout layer after every convolution, as in the code of the
+            published numbers; 0 for none.
         convolution: Class of the convolutions in He's network, where a norm follows each.
     """
 
@@ -108,8 +110,8 @@ class ResNet(nn.Module):
     """The CIFAR network of He et al. (2016), with group norm instead of batch norm by default.
 
     Args:
-        classes: Outputs.
-        blocks: Per stage; depth is 6 · blocks + 2.
+        classes: Number of outputs.
+        blocks: Residual blocks per stage; the depth is 6 · blocks + 2.
         width: Channels of the first stage.
         units: Norms and dropout.
     """
@@ -144,11 +146,11 @@ class PaperResNet(nn.Module):
     462,693 weights and biases for five classes, without those of normalisation layers.
 
     Args:
-        classes: Outputs.
-        blocks: Per stage.
+        classes: Number of outputs.
+        blocks: Residual blocks per stage.
         width: Channels of the first stage.
         units: Norms and dropout.
-        final_norm: Normalise before the last layer; not all methods' code does.
+        final_norm: Normalise before the last layer; the paper's code does not for all methods.
     """
 
     def __init__(
@@ -183,16 +185,16 @@ def _normed_relu(norm: nn.Module, hidden: Tensor, added: Tensor | None = None) -
 
 
 def central_crop(images: Float[Tensor, "B C H W"], size: int) -> Float[Tensor, "B C size size"]:
-    """The middle of images; those of this size already stay as they are."""
+    """The middle of images; images that already have this size stay as they are."""
     top, left = (images.shape[2] - size) // 2, (images.shape[3] - size) // 2
     return images[:, :, top : top + size, left : left + size]
 
 
 def standardise(images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
-    """Every image to mean 0 and standard deviation 1 over all its pixels, as TensorFlow does.
+    """Brings every image to mean 0 and deviation 1 over all its pixels, as TensorFlow does.
 
-    The deviation is at least that of a single pixel by one of 255 levels, or nearly flat images
-    would be all noise.
+    The deviation that divides is at least that of an image with a single pixel off by one of 255
+    levels; otherwise nearly flat images would be all noise.
     """
     smallest = 1 / (255 * math.sqrt(images[0].numel()))
     scales = images.std((1, 2, 3), correction=0, keepdim=True).clamp(min=smallest)
@@ -214,13 +216,13 @@ class _HeUnit(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         hidden = self.dropout1(self.conv1(inputs))
-        # ReLU and a mask of zeros and positive numbers may change places.
+        # Dropout may follow the ReLU: multiplying by zeros or positive numbers commutes with it.
         hidden = self.dropout_within(_normed_relu(self.norm1, hidden))
         hidden = self.dropout2(self.conv2(hidden))
         return _normed_relu(self.norm2, hidden, self._shortcut(inputs))
 
     def _shortcut(self, inputs: Tensor) -> Tensor:
-        """Their option A: every second pixel, new channels zero."""
+        """Option A of He et al.: every second pixel, and zeros in the new channels."""
         if self.stride == 1 and self.added == 0:
             return inputs
         taken = inputs[:, :, :: self.stride, :: self.stride]
@@ -241,7 +243,7 @@ class _PaperUnit(nn.Module):
         self.added = outputs - inputs
 
     def forward(self, inputs: Tensor) -> Tensor:
-        # TensorFlow's SAME: of a stride of two over an even side, all padding is at the end.
+        # TensorFlow's SAME padding: for a stride of two and an even side it is all at the end.
         before = 1 if self.stride == 1 else 0
         hidden = F.pad(F.relu(self.norm1(inputs)), (before, 1, before, 1))
         hidden = self.norm2(self.dropout1(self.conv1(hidden)))
@@ -265,7 +267,8 @@ def _stages(
 
 
 def _dropout(rate: float) -> nn.Module:
-    # Not a dropout of rate zero: layers that draw random numbers keep draws from running together.
+    # Not a dropout of rate zero: with layers that draw random numbers, weight draws cannot be run
+    # together.
     return nn.Dropout(rate) if rate else nn.Identity()
 
 

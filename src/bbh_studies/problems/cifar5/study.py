@@ -37,7 +37,7 @@ from bbh_studies.settings.words import check_word
 
 @dataclass(frozen=True)
 class Cifar5(ImageProblem):
-    """Small photographs, of which those of five classes are outliers.
+    """Small photographs of ten classes: five to learn, the other five as outliers.
 
     Attributes:
         network: he, or paper for the one in the paper's code.
@@ -48,14 +48,15 @@ class Cifar5(ImageProblem):
             its use.
         final_norm: Normalise before the last layer of the paper's network.
         dropout_placement: Where residual units have dropout layers, if the method wants them:
-            unit, between their convolutions, or convolutions, after every one.
-        augmentation: none, crops (and flips), or distorted: with brightness and contrast as well.
+            unit, between their two convolutions; or convolutions, after every convolution.
+        augmentation: none, crops (and flips), or distorted, which changes brightness and contrast
+            as well.
     """
 
     num_train = NUM_TRAIN
-    # Levels of a pixel, doubling. Photographs carry their classes in small differences: the
-    # first of MNIST's sizes, 13 levels, leaves a network that was not trained against attacks
-    # hardly an image, so most of what there is to see lies below it.
+    # Levels of a pixel, doubling. Photographs carry their classes in small differences: at the
+    # first of MNIST's sizes, 13 levels, a network that was not trained against attacks gets hardly
+    # an image right, so most of what there is to see is at smaller sizes.
     attack_sizes = tuple(levels / 255 for levels in (0, 1, 2, 4, 8, 16, 32))
     # The first classes of CIFAR-10.
     class_names = ("airplane", "automobile", "bird", "cat", "deer")
@@ -88,9 +89,9 @@ class Cifar5(ImageProblem):
         return load_cifar5(folder)
 
     def count_steps(self, batch_size: int) -> int:
-        """Fewer where settings are chosen.
+        """Steps of an epoch; there are fewer on the validation split.
 
-        The paper sets no images aside, so that validation images are taken away from training.
+        The paper sets no images aside, so validation images are taken away from training.
         """
         aside = NUM_VALIDATION if self.split == "validation" else 0
         return (NUM_TRAIN - aside) // batch_size
@@ -99,14 +100,14 @@ class Cifar5(ImageProblem):
         """The augmentation by its name."""
         if self.augmentation == "none":
             return None
-        # The paper's code cuts out of images with a border of two; a border of four is usual.
+        # The paper's code crops images with a border of two pixels; a border of four is usual.
         size, padding = (PAPER_SIZE, 2) if self.network == "paper" else (side, 4)
         if self.augmentation == "crops":
             return Augmentation(size, padding)
         return Augmentation(size, padding, brightness=63 / 255, contrast=(0.2, 1.8))
 
     def check(self) -> None:
-        """Raises if a word stands for nothing."""
+        """Raises if a setting's value is not one of the known words."""
         super().check()
         check_word("network", self.network, ("he", "paper"))
         check_word("normalisation", self.normalisation, NORMALISATIONS)
@@ -115,10 +116,10 @@ class Cifar5(ImageProblem):
 
 
 def _papers(method: str, **settings: object) -> Config:
-    """As the paper's MNIST run of a method, but for 200 epochs and the settings given.
+    """The paper's MNIST run of a method, with 200 epochs and the settings that are given.
 
-    The text hardly describes these runs. What the code of all methods agrees on is in the network:
-    24×24 crops, distorted, and one norm.
+    The paper's text hardly describes these runs. What the code of all methods agrees on is in the
+    problem: the network, distorted 24×24 crops, and one norm.
     """
     problem = Cifar5(network="paper", normalisation="instance", augmentation="distorted")
     return replace(mnist.PAPER[method], problem=problem).with_settings(epochs=200, **settings)
@@ -126,16 +127,16 @@ def _papers(method: str, **settings: object) -> Config:
 
 _PAPER: Rows = {
     "map": _papers("map"),
-    # Their 0.01 is in standard deviations of an image, which are about a quarter of the range.
+    # The authors' 0.01 is in standard deviations of an image, about a quarter of the range each.
     "ensemble": _papers("ensemble", num_members=5, adversarial_epsilon=0.0025),
-    # A log variance of −30: wider ones did not train.
+    # A log variance of −30 at the start: with wider posteriors it did not train.
     "bbb": _papers("bbb", initial_scale=math.exp(-15)),
     "dropout": _papers("dropout", dropout_layers=True),
-    # Annealed between epochs 20 and 35.
+    # The complexity is annealed between epochs 20 and 35.
     "mnf": _papers("mnf", max_scale=0.3, anneal_start=20, anneal_end=35),
     "bbh": _papers("bbh", anneal_start=20, anneal_end=35),
 }
-# As their code of May 2018 runs: each method with norms of its own, see ``resnet``.
+# What the authors' code of May 2018 does: each method has norms of its own, see ``resnet``.
 _LEGACY: Rows = {
     "map": _PAPER["map"].with_settings(penalised="kernels"),
     "ensemble": _PAPER["ensemble"],
@@ -157,10 +158,11 @@ _TRAINING = Optimisation(epochs=30, learning_rate=3e-3, cosine_decay=True, preci
 
 
 def _variational(method: Method) -> Config:
-    """Around weights that ten of the thirty epochs have found, and at a low temperature.
+    """A row that starts around MAP weights and is trained at a low temperature.
 
-    The complexity of 462,000 weights would drown out 25,000 images; this temperature leaves the
-    data a say. Chosen on the validation split, for Bayes by Hypernet, among few.
+    Ten of the thirty epochs find these weights. At full weight the complexity of 462,000 weights
+    would outweigh 25,000 images; this temperature leaves the data some influence. It was chosen on
+    the validation split, for Bayes by Hypernet, among few values.
     """
     return Config(method, _HE, _TRAINING, GaussianPrior(prior="fan_in")).with_settings(
         epochs=20, warm_start_epochs=10, temperature=3e-3
@@ -171,14 +173,14 @@ _CORRECTED: Rows = {
     "map": Config(MaximumAPosteriori(), _HE, _TRAINING),
     "ensemble": Config(DeepEnsemble(num_members=5), _HE, _TRAINING),
     "bbb": _variational(BayesByBackprop(initial_scale=1e-3)),
-    # Half of the units would be too many for so narrow a network.
+    # A low rate: switching off half of the units would be too much for so narrow a network.
     "dropout": Config(Dropout(dropout_layers=True, dropout_rate=0.1), _HE, _TRAINING),
     "mnf": _variational(Flows(max_scale=0.3)),
     "bbh": _variational(
         Hypernet(num_samples=5, divergence="entropy", hidden=(16, 32, 64), noise_dim=8, spread=0.03)
     ),
 }
-# What the complexity at full weight does to a deep network, and at parts of it.
+# Shows what the complexity does to a deep network at full weight and at parts of it.
 _TEMPERATURES = (1.0, 0.1, 0.01, 1e-3)
 _COMPARISON = Study(
     name="cifar5",

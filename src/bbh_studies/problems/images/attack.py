@@ -27,7 +27,7 @@ from bbh_studies.run.leftovers import leave_behind
 from bbh_studies.run.run import Run
 from bbh_studies.settings.attack_settings import AttackSettings
 
-# Ending of a curve's name, which begins with its attack's → what ``Robustness`` calls it.
+# A curve's name is that of its attack and one of these endings. Ending → field of ``Robustness``.
 _MEASURED = {
     "accuracy": "accuracy",
     "entropy": "normalised_entropy",
@@ -49,8 +49,8 @@ def attack(
 ) -> Record:
     """Attacks one posterior, and writes the record.
 
-    The posterior is the one that a run of the attacked study kept, or is trained first; then
-    ``resume`` goes on from a checkpoint.
+    The posterior is the one that a run of the attacked study kept. If there is none, it is trained
+    first; with ``resume`` an interrupted training goes on from its checkpoint.
     """
     problem = image_problem(run)
     data = problem.on_split(data)
@@ -63,7 +63,7 @@ def attack(
     number = problem.prediction_samples
     draws = draws_with_statistics(posterior, run, data, number) if run.inspect else None
     leave_behind(run, posterior, data.test_images, draws)
-    # From here on the same numbers, whether the posterior was trained just now or kept.
+    # From here on random numbers are the same whether the posterior was trained now or kept.
     torch.manual_seed(run.seed)
     begun = time.monotonic()
     curves = attack_curves(posterior, run, data)
@@ -76,10 +76,10 @@ def attack(
 def build_attacks(
     settings: AttackSettings, prediction_samples: int, memory_limit: int = MEMORY_LIMIT
 ) -> dict[str, Attack]:
-    """Attacks by the names that curves and metrics begin with.
+    """The attacks, by the names with which their curves and metrics begin.
 
-    ``fgsm`` and ``pgd`` are on the averaged predictive and clipped to valid pixels; ``legacy`` is
-    the paper's, which averages the images of single draws and clips nothing.
+    ``fgsm`` and ``pgd`` attack the averaged predictive and clip to valid pixels; ``legacy`` is the
+    paper's attack, which averages the images of single draws and does not clip.
     """
     one_step: Any = {"num_samples": prediction_samples, "memory_limit": memory_limit}
     return {
@@ -96,11 +96,12 @@ def build_attacks(
 def attack_curves(
     posterior: bbh.Posterior[Any], run: Run, data: ImageData
 ) -> dict[str, list[float]]:
-    """Sizes under ``epsilon``, and along them for every attack what it does, in means over images.
+    """The effect of every attack at each size, as means over images; ``epsilon`` lists the sizes.
 
-    ``…_accuracy``, ``…_entropy`` as a share of its maximum, ``…_mutual_information`` in nats,
-    ``…_auroc`` and ``…_auroc_mi`` of telling attacked from clean images by either, and the true
-    sizes ``…_linf`` and ``…_l2``. The same draws predict everywhere, and no attack has seen them.
+    For every attack: ``…_accuracy``; ``…_entropy`` as a share of its maximum;
+    ``…_mutual_information`` in nats; ``…_auroc`` and ``…_auroc_mi``, how well entropy and mutual
+    information tell attacked from clean images; and the true sizes ``…_linf`` and ``…_l2``. The
+    same draws predict for all attacks and sizes, and no attack has seen them.
     """
     settings, sizes = run.config.attacks, run.config.problem.attack_sizes
     assert settings is not None
@@ -120,10 +121,10 @@ def attack_curves(
 
 
 def headline_numbers(curves: dict[str, list[float]]) -> dict[str, float]:
-    """Numbers of a table: each curve's value at the middle size, and what sums curves up.
+    """The metrics of a record: each curve's value at the middle size, and summaries of curves.
 
-    ``error`` is that on clean images, in per cent; ``…_mean_accuracy`` the mean over all sizes
-    above zero.
+    ``error`` is the error on clean images in per cent, and ``…_mean_accuracy`` the mean accuracy
+    over all sizes above zero.
     """
     sizes = curves["epsilon"]
     middle = len(sizes) // 2
@@ -140,10 +141,10 @@ def headline_numbers(curves: dict[str, list[float]]) -> dict[str, float]:
 
 
 def _memory_limit(device: torch.device) -> int:
-    """Bytes for an attack: on a card an eighth of what is free, since other runs may be there.
+    """Bytes for an attack: on a GPU an eighth of what is free, since other runs may use it too.
 
-    PGD passes through a deep network a hundred thousand times if pieces are small, and a card then
-    waits for the next one most of the time.
+    With small pieces PGD passes through a deep network a hundred thousand times, and a GPU then
+    waits for the next piece most of the time.
     """
     if device.type != "cuda":
         return MEMORY_LIMIT
@@ -152,6 +153,6 @@ def _memory_limit(device: torch.device) -> int:
 
 
 def _draws(posterior: bbh.Posterior[Any], number: int) -> Samples:
-    """Weight draws to predict with; of an ensemble each member once."""
+    """Weight draws to predict with; for an ensemble, each member once."""
     with evaluation_mode(posterior), torch.no_grad():
         return posterior.sample(posterior.weights.num_useful(number))

@@ -1,6 +1,6 @@
-"""Random crops, flips, brightness and contrast: whole batches at once, where the images lie.
+"""Random crops, flips, brightness and contrast: whole batches at once, on the images' device.
 
-Nothing is asked of the device, so that it works while the host prepares what comes next.
+No value is read back from the device, so it can work while the host prepares what comes next.
 """
 
 from dataclasses import dataclass
@@ -17,9 +17,10 @@ class Augmentation:
 
     Attributes:
         size: Side of the crops.
-        padding: Black pixels around images before they are cropped.
+        padding: Black pixels that are added on every side of an image before it is cropped.
         brightness: Largest shift of all pixels, up or down; 0 for none.
-        contrast: Range of the factor on the distance from each channel's mean; (1, 1) for none.
+        contrast: Range of the factor that multiplies the distance of pixels from their channel's
+            mean; (1, 1) for none.
     """
 
     size: int
@@ -28,7 +29,7 @@ class Augmentation:
     contrast: tuple[float, float] = (1.0, 1.0)
 
     def __call__(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C size size"]:
-        """The changed images."""
+        """Returns the changed images."""
         changed = self._cropped_and_flipped(images)
         if self.brightness:
             changed = changed + _uniform(changed, -self.brightness, self.brightness)
@@ -47,7 +48,7 @@ class Augmentation:
         steps = torch.arange(self.size, device=device)
         rows = top + steps
         columns = left + torch.where(flip, steps.flip(0), steps)
-        # One look-up for all images: index tensors that broadcast to [B, C, size, size].
+        # One look-up serves all images: the index tensors broadcast to [B, C, size, size].
         return padded[
             torch.arange(number, device=device).view(-1, 1, 1, 1),
             torch.arange(channels, device=device).view(1, -1, 1, 1),

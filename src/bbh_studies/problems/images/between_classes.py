@@ -1,4 +1,4 @@
-"""Digits turned and mixed: inputs between classes, as the authors' code looks at them.
+"""Digits that are turned or mixed: inputs between classes, as in the authors' code.
 
 The authors turn images with cubic splines; here it is bicubic interpolation, which also passes
 through the pixels but has a slightly different curve between them.
@@ -19,9 +19,9 @@ from bbh.predictive import ClassPredictive
 from bbh_studies.datasets import ImageData
 from bbh_studies.problems.images.measures import as_bytes
 
-# The test images of the authors' code; of other data the first of each class is taken.
+# Digit → index of the test image in the authors' code; in other data the first image is taken.
 _MNIST_INDICES = {1: 202, 3: 270, 6: 217, 8: 391}
-# Digit by name, and how far it is turned either way: a six becomes a nine.
+# Name → digit, and degrees by which it is turned either way: a six becomes a nine.
 _TURNED = {"three": (3, 90), "one": (1, 90), "six": (6, 180)}
 _STEP = 10
 _FACTORS = 11
@@ -32,9 +32,9 @@ _MOST_DRAWS = 40
 def series_arrays(
     posterior: bbh.Posterior[Any], data: ImageData, num_samples: int
 ) -> dict[str, np.ndarray]:
-    """Images between classes and what every draw says of them, for figures.
+    """Images between classes and every draw's class probabilities for them, for figures.
 
-    ``rotation_three``, ``rotation_one``, ``rotation_six`` and ``mixing``, each with
+    There are ``rotation_three``, ``rotation_one``, ``rotation_six`` and ``mixing``, each with
     ``…_images`` [A, H, W] in bytes, ``…_angles`` in degrees or ``…_factors`` [A], and
     ``…_probabilities`` [S, A, C] in half precision. One set of draws serves all four.
     """
@@ -71,14 +71,14 @@ def series_images(data: ImageData) -> Mapping[str, tuple[Tensor, Tensor]]:
 
 
 def digit_index(data: ImageData, digit: int) -> int:
-    """Which test image stands for a digit."""
+    """Index of the test image that is used for a digit."""
     if data.name == "MNIST":
         return _MNIST_INDICES[digit]
     return int((data.test_labels == digit).nonzero()[0])
 
 
 def rotate(image: Float[Tensor, "1 H W"], degrees: Int[Tensor, " A"]) -> Float[Tensor, "A 1 H W"]:
-    """The image turned anticlockwise about its centre, in its own size; outside is black."""
+    """The image turned anticlockwise about its centre, at the same size, on black."""
     angles = degrees * (math.pi / 180)
     cosine, sine, zero = angles.cos(), angles.sin(), torch.zeros_like(angles)
     # Maps places in the new image to places in the old one; rows count downwards.

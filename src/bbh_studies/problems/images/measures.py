@@ -1,4 +1,4 @@
-"""How good a classification is and how outliers differ, and what figures are drawn from."""
+"""Metrics of a classification and of how its outliers differ, and the arrays for figures."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def measure(
     outside: ClassPredictive,
     labels: Tensor,
 ) -> dict[str, float]:
-    """Quality on the test images, and how outliers differ."""
+    """Metrics of predictions for test images, and of how those for outliers differ."""
     classes = inside.mean.shape[1]
     wrong = inside.labels != labels
     return {
@@ -43,9 +43,9 @@ def measure(
 def figure_arrays(
     data: ImageData, inside: ClassPredictive, outside: ClassPredictive
 ) -> dict[str, np.ndarray]:
-    """What figures are drawn from: one number per image, and the images worth looking at.
+    """The arrays for figures: numbers for every image, and some images to show.
 
-    Half precision: a figure needs no more, and records are kept in the repository.
+    Most are in half precision: a figure needs no more, and records are kept in the repository.
     """
     confidence = inside.mean.max(1).values
     # The most doubtful of the test images, and the outliers the posterior is surest about.
@@ -56,7 +56,7 @@ def figure_arrays(
         "mutual_information": _half(inside.mutual_information),
         "outlier_entropy": _half(outside.entropy),
         "outlier_mutual_information": _half(outside.mutual_information),
-        "confidence": confidence.cpu().numpy(),  # single precision: reliability lives near one
+        "confidence": confidence.cpu().numpy(),  # single precision: near one, differences matter
         "correct": (inside.labels == data.test_labels).cpu().numpy(),
         "doubtful_images": as_bytes(data.test_images[doubtful]),
         "doubtful_labels": data.test_labels[doubtful].numpy(),
@@ -69,7 +69,7 @@ def figure_arrays(
 
 
 def as_bytes(images: Tensor) -> np.ndarray:
-    """Levels from 0 to 255: grey images [B, H, W], coloured ones [B, H, W, 3]."""
+    """Images as levels from 0 to 255: grey ones [B, H, W], coloured ones [B, H, W, 3]."""
     levels = (images * 255).round().byte().cpu()
     return (levels[:, 0] if levels.shape[1] == 1 else levels.movedim(1, -1)).numpy()
 

@@ -1,4 +1,4 @@
-"""What makes image classification a problem of a study."""
+"""The base of the problems with images."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -20,8 +20,9 @@ class ImageProblem(Problem):
     """Images of classes to learn, and outliers that belong to none of them.
 
     Attributes:
-        num_train: Training images.
-        split: test, or validation to choose settings by: no test image or outlier is looked at.
+        num_train: Number of training images.
+        split: test, or validation for choosing settings: then no test image and no outlier of the
+            test is looked at.
     """
 
     columns = (
@@ -36,11 +37,11 @@ class ImageProblem(Problem):
         """Reads the images of both splits."""
 
     def likelihood(self) -> Likelihood[Any]:
-        """Classes."""
+        """A categorical distribution over the classes."""
         return Categorical()
 
     def count_steps(self, batch_size: int) -> int:
-        """Whole batches only."""
+        """The number of whole batches; a smaller last batch is left out."""
         return self.num_train // batch_size
 
     def make_augmentation(self, side: int) -> Augmentation | None:
@@ -52,19 +53,19 @@ class ImageProblem(Problem):
         return None
 
     def on_split(self, data: ImageData) -> ImageData:
-        """The data with the images to measure on in the place of test images."""
+        """The data of the chosen split; its images to measure on are in ``test_images``."""
         return data.for_choosing() if self.split == "validation" else data
 
     def runner(self, folder: Path | None) -> Runner:
-        """Trains and measures on the images."""
-        # Only here: training imports Lightning Fabric, which takes seconds that nobody waits for
-        # with --help or when a shell completes a word.
+        """Reads the images, and returns what trains and measures on them."""
+        # Imported only here: training imports Lightning Fabric, which takes seconds that nobody
+        # should wait for with --help or when a shell completes a word.
         from bbh_studies.problems.images.train_and_measure import train_and_measure
 
         return partial(train_and_measure, data=self.load(folder))
 
     def attacker(self, folder: Path | None) -> Runner:
-        """Attacks posteriors on the test images."""
+        """Reads the images, and returns what attacks posteriors on the test images."""
         from bbh_studies.problems.images.attack import attack
 
         return partial(attack, data=self.load(folder))

@@ -27,7 +27,7 @@ _STATISTICS_BATCHES = 50
 
 
 class ShuffledBatches:
-    """Batches of tensors that stay where they are: no worker, no copy to the device.
+    """Shuffled batches of tensors that stay on their device: no workers and no copies.
 
     Args:
         images: All training images.
@@ -53,7 +53,7 @@ class ShuffledBatches:
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         order = torch.randperm(len(self.images)).to(self.images.device)
-        # A short last batch is left out; it is another one in every epoch.
+        # A short last batch is left out; it has other images in every epoch.
         for index in order[: len(self) * self.batch_size].view(len(self), -1):
             images = self.images[index]
             yield images if self.augment is None else self.augment(images), self.labels[index]
@@ -115,7 +115,7 @@ def train_on(
 
 
 def data_facts(data: ImageData, split: str) -> dict[str, str]:
-    """What a record says of its images."""
+    """What a record says about its images: names, fingerprint and split."""
     return {
         data.name: data.fingerprint,
         "outliers": data.outlier_name,
@@ -127,7 +127,7 @@ def data_facts(data: ImageData, split: str) -> dict[str, str]:
 def draws_with_statistics(
     posterior: bbh.Posterior[Any], run: Run, data: ImageData, number: int
 ) -> Samples | None:
-    """Weight draws with batch-norm statistics of their own; None where no layer has any."""
+    """Weight draws with batch-norm statistics of their own; None if no layer has statistics."""
     if not any(
         isinstance(module, nn.BatchNorm2d) and module.track_running_stats
         for module in posterior.network.modules()

@@ -15,7 +15,7 @@ OUTSIDE = 6.0
 _NUM_TRAIN = 20
 _NUM_GRID = 500
 _NUM_TEST = 1000
-# Of the training data, as in the authors' notebook; and of the fresh data, any other.
+# The training data have the seed of the authors' notebook, the fresh data an arbitrary other one.
 _TRAIN_SEED = 1
 _TEST_SEED = 2
 

@@ -1,4 +1,4 @@
-"""How good a belief about the toy function is, and what its figure is drawn from."""
+"""Metrics of a posterior over the toy function, and the arrays for its figure."""
 
 import numpy as np
 import torch
@@ -15,11 +15,11 @@ _SHOWN_DRAWS = 20
 
 
 def measure(predictive: RegressionPredictive, data: ToyData) -> dict[str, float]:
-    """Quality of the functions and of predicted observations, among the data and beyond them.
+    """Metrics of functions and of predicted observations, inside and outside the data's range.
 
     Args:
-        predictive: For the grid, the test inputs and the outer inputs, in this order.
-        data: What it is compared with.
+        predictive: Predictions for grid, test inputs and outer inputs, in this order.
+        data: The true curve and the observations to compare with.
     """
     grid, test, outer = _parts(predictive, data)
     inside = _inside(data)
@@ -40,7 +40,7 @@ def measure(predictive: RegressionPredictive, data: ToyData) -> dict[str, float]
 def distances(
     predictive: RegressionPredictive, exact: RegressionPredictive, data: ToyData
 ) -> dict[str, float]:
-    """Wasserstein-1 distance between two beliefs about the function, averaged over the grid."""
+    """Wasserstein-1 distance between two posteriors over functions, averaged over the grid."""
     draws, exact_draws = (_functions(_parts(one, data)[0]) for one in (predictive, exact))
     distance = wasserstein(draws, exact_draws)
     return {
@@ -72,7 +72,7 @@ def observation_coverage(predictive: RegressionPredictive, targets: Tensor) -> f
 
 
 def figure_arrays(predictive: RegressionPredictive, data: ToyData) -> dict[str, np.ndarray]:
-    """What the figure is drawn from; spread and quantiles are the functions', without noise."""
+    """The arrays for the figure; spread and quantiles are those of functions, without noise."""
     functions = _functions(_parts(predictive, data)[0])
     arrays = {
         "grid": data.grid[:, 0].numpy(),

@@ -1,10 +1,10 @@
-"""The exact posterior of a small network by the No-U-Turn sampler: what methods are judged by.
+"""The exact posterior of a small network by the No-U-Turn sampler, to judge methods by.
 
     U(w) = −Σ_n log p(y_n | x_n, w) − log p(w)
 
-is sampled with NUTS, Hoffman & Gelman (2014), in Pyro. Weights of a network are not identified,
-since hidden units permute and their signs and scales trade off; *functions* are, so convergence
-is judged on predictions.
+is the potential that NUTS, Hoffman & Gelman (2014), samples from, in Pyro. The weights of a network
+are not identified, since hidden units permute and their signs and scales trade off. *Functions* are
+identified, so convergence is judged on predictions.
 """
 
 import time
@@ -28,12 +28,12 @@ class NutsSettings:
     """How long and how finely to sample.
 
     Attributes:
-        chains: Independent ones, each from a draw of the prior.
-        warmup: Steps that adapt step size and mass matrix, thrown away.
-        draws: Kept per chain, after thinning.
+        chains: Number of independent chains, each started from a draw of the prior.
+        warmup: Steps that adapt step size and mass matrix; they are thrown away.
+        draws: Draws kept per chain, after thinning.
         thin: Steps per kept draw.
         max_tree_depth: A step takes at most 2^depth gradients.
-        acceptance: The step size is adapted to this.
+        acceptance: Acceptance probability to which the step size is adapted.
         seed: Seed of starting points and momenta.
     """
 
@@ -56,7 +56,7 @@ class NutsDraws:
     Attributes:
         samples: ``{name: [chains · draws, *shape]}``, chain after chain: ordinary weight samples.
         chains: How many chains these are.
-        divergences: Steps whose energy error was too large, of all chains.
+        divergences: Steps of all chains whose energy error was too large.
         seconds: Processor time, which other programs do not prolong.
     """
 
@@ -78,8 +78,8 @@ def nuts(
 
     Args:
         network: Read, never changed; its own values do not matter.
-        likelihood: Fixed: what it could learn keeps its value.
-        prior: With a density.
+        likelihood: It is not trained: parameters of its own keep their values.
+        prior: A prior with a density.
         inputs: All training inputs.
         targets: All training targets.
         settings: How long to sample.
@@ -89,7 +89,7 @@ def nuts(
     except ImportError as error:
         raise ImportError(_EXTRA) from error
     started = time.process_time()
-    # The posterior's machinery evaluates weights; its own point estimate is not used.
+    # The posterior object evaluates the network with given weights; its estimate is not used.
     posterior = maximum_a_posteriori(network, likelihood, prior).double()
     shapes = posterior.weights.shapes
     inputs, targets = inputs.double(), targets.double()
@@ -126,11 +126,12 @@ def nuts(
 
 @dataclass(frozen=True)
 class Convergence:
-    """Whether chains agree on a function's values, at the worst of the points.
+    """How well chains agree on a function's values, at the point where they agree least.
 
     Attributes:
         r_hat: Largest split R-hat, Gelman et al. (2013): 1 where chains agree.
-        effective_samples: Smallest number of independent draws that say as much.
+        effective_samples: Smallest effective sample size: the number of independent draws that
+            would say as much.
     """
 
     r_hat: float

@@ -21,9 +21,9 @@ from bbh_studies.problems.toy.study import toy_network
 from bbh_studies.record import versions
 
 _FOLDER = Path(__file__).parent / "references"
-# On one core: two minutes at noise 9, eight at noise 3.
+# Sampling takes two minutes at noise 9 on one core, and eight at noise 3.
 _SETTINGS = NutsSettings(chains=4, warmup=250, draws=300)
-# Of each chain; 600 draws stay below a megabyte.
+# Draws stored of each chain; all 600 together stay below a megabyte.
 _KEPT = 150
 
 
@@ -43,7 +43,7 @@ class Reference:
 def read_reference(
     noise_scale: float, prior_scale: float, folder: Path = _FOLDER
 ) -> Reference | None:
-    """The stored reference of this model, or None where it was never sampled."""
+    """The stored reference of this model; None if it was never sampled."""
     path = folder / _name(noise_scale, prior_scale)
     if not path.with_suffix(".json").exists():
         return None
@@ -62,7 +62,7 @@ def sample_reference(
     """Samples the posterior anew with Pyro and stores it.
 
     Args:
-        data: What the posterior is given.
+        data: The data whose posterior is sampled.
         prior_scale: Standard deviation of the Gaussian prior.
         settings: Settings of NUTS.
         kept: Draws of each chain to store, equally spaced.
@@ -102,7 +102,7 @@ def sample_reference(
 
 
 def _name(noise_scale: float, prior_scale: float) -> str:
-    # Ends in a suffix to be replaced, since 0.5 holds a dot.
+    # With a suffix that ``with_suffix`` replaces; otherwise it would replace the .5 of 0.5.
     return f"noise-{noise_scale:g}-prior-{prior_scale:g}.json"
 
 

@@ -1,9 +1,9 @@
 """The toy regression study, the paper's figure 1: six posteriors over functions, and the exact one.
 
-Twenty noisy values of x³ on [−4, 4], a network of one hidden layer, and what each method believes
-on [−6, 6]. All methods but those of the ``legacy`` preset approximate the same posterior: N(0, 1)
-weights and a Gaussian likelihood of known noise. NUTS samples it, so how far a method is from it
-can be measured.
+A network of one hidden layer learns twenty noisy values of x³ on [−4, 4], and is asked for its
+functions on [−6, 6]. All methods but those of the ``legacy`` preset approximate the same posterior:
+N(0, 1) weights and a Gaussian likelihood of known noise. NUTS samples this posterior, so a method's
+distance from it can be measured.
 """
 
 import math
@@ -54,11 +54,11 @@ class Toy(Problem):
     steps_per_epoch: int = 1
 
     def make_network(self, dropout: float | None = None) -> nn.Module:
-        """Without a place for dropout layers."""
+        """The network of one hidden layer; it has no place for dropout layers."""
         return toy_network()
 
     def likelihood(self) -> Likelihood[Any]:
-        """Noise of known size."""
+        """A Gaussian with noise of known size."""
         return Gaussian(self.noise_scale)
 
     def count_steps(self, batch_size: int) -> int:
@@ -66,8 +66,8 @@ class Toy(Problem):
         return self.steps_per_epoch
 
     def runner(self, folder: Path | None) -> Runner:
-        """The data are made, not read."""
-        # Only here: see ``ImageProblem.runner``.
+        """Returns what trains and measures; the data are made, not read from a folder."""
+        # Imported only here: see ``ImageProblem.runner``.
         from bbh_studies.problems.toy.train_and_measure import train_and_measure
 
         return train_and_measure
@@ -78,27 +78,28 @@ class Toy(Problem):
 
 
 def _row(method: Method, training: Optimisation, steps: int = 1, **settings: object) -> Config:
-    """A row with settings of training that are its own."""
+    """A row of the table, with its steps per epoch and changes of the settings."""
     problem = Toy(prediction_samples=1000, steps_per_epoch=steps)
     return Config(method, problem, training).with_settings(**settings)
 
 
-# One proper posterior for all: β rises to 1, N(0, 1) weights, trained to convergence.
+# The same proper posterior for all methods: β rises to 1, weights have the prior N(0, 1), and
+# training goes on to convergence.
 _CONVERGED = Optimisation(
     epochs=100, batch_size=20, learning_rate=0.02, cosine_decay=True, anneal_end=30
 )
 _CORRECTED: Rows = {
     "map": _row(MaximumAPosteriori(), _CONVERGED, 10),
-    # Without adversarial inputs: they belong to no model, and cost ten members' loops.
+    # Without adversarial inputs: they belong to no model, and cost a loop over ten members.
     "ensemble": _row(DeepEnsemble(), _CONVERGED, 10),
     "bbb": _row(BayesByBackprop(num_samples=10, initial_scale=0.1), _CONVERGED, 20),
     "dropout": _row(Dropout(dropout_rate=0.1), _CONVERGED, 20),
-    # The limit of 0.5 on its scales stays: without it MNF is further from the reference.
+    # The limit of 0.5 on MNF's scales stays: without it MNF is further from the reference.
     "mnf": _row(Flows(initial_scale=0.1), _CONVERGED, 15, learning_rate=0.01),
-    # One z for all tensors, since the layers' weights depend on each other given the data: with
-    # independent ones it is hardly closer to the reference than MAP. Few dimensions: with eight
-    # or more the functions fit the data less well. With 10 draws a step instead of 30 they
-    # contract when trained for longer, away from the reference.
+    # All tensors share one z, since the layers' weights depend on each other given the data: with
+    # independent noise the posterior is hardly closer to the reference than MAP. The noise has few
+    # dimensions: with eight or more the functions fit the data less well. With 10 draws a step
+    # instead of 30 the functions contract in longer training, away from the reference.
     "bbh": _row(
         Hypernet(
             divergence="entropy",
@@ -113,9 +114,10 @@ _CORRECTED: Rows = {
     ),
     "nuts": _row(Nuts(), _CONVERGED, 20),
 }
-# As the authors' notebook of the published figure runs: forty steps. In the first four the KL
-# counts (twenty times too much), the rest is maximum likelihood. Its estimator for hypernetworks
-# holds no repulsion between draws, a mistake mended a year later; the mended one stands here.
+# What the authors' notebook for the published figure does: forty steps. The KL counts in the first
+# four (twenty times too much), and the rest is maximum likelihood. The notebook's estimator for
+# hypernetworks lacks the repulsion between draws, a mistake that was mended a year later; here the
+# mended estimator is used.
 _FORTY_STEPS = Optimisation(epochs=40, batch_size=20, learning_rate=0.1, falling_beta=True)
 _LEGACY: Rows = {
     # A temperature of zero leaves the prior out.

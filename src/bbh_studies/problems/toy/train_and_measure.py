@@ -24,12 +24,12 @@ from bbh_studies.run.train import peak_memory, train
 from bbh_studies.settings.methods import Nuts
 
 LONGEST_HISTORY = 200
-# Pieces that fit a processor's cache are four times faster than gigabytes at once.
+# Predicting in pieces that fit a processor's cache is four times faster than gigabytes at once.
 _MEMORY_LIMIT = 64 * 2**20
 
 
 class FullBatches:
-    """All training data, several times: one optimiser step each, together one epoch."""
+    """An epoch of ``steps`` batches, each of which holds all training data."""
 
     def __init__(self, inputs: Tensor, targets: Tensor, steps: int):
         self.inputs = inputs
@@ -94,7 +94,7 @@ def _record_reference(run: Run, method: Nuts, data: ToyData) -> Record:
     predictive = _predict_reference(reference, data, prior_scale)
     about, settings = reference.about, reference.about["settings"]
     steps = settings["chains"] * (settings["warmup"] + settings["draws"] * settings["thin"])
-    # One half of the chains against the other: what is left of the distance between equals.
+    # The distance between two halves of the chains: that of samples of the same distribution.
     middle = len(predictive.locs) // 2
     halves = [_slice(predictive, slice(middle)), _slice(predictive, slice(middle, None))]
     found = measure(predictive, data) | distances(halves[0], halves[1], data)
@@ -114,7 +114,7 @@ def _predict_reference(
     reference: Reference, data: ToyData, prior_scale: float
 ) -> RegressionPredictive:
     likelihood = bbh.likelihoods.Gaussian(data.noise_scale)
-    # Any posterior of the network evaluates weights that it is given.
+    # Any posterior over this network can evaluate given weights.
     posterior = bbh.methods.maximum_a_posteriori(toy_network(), likelihood, Normal(prior_scale))
     return _predict(posterior, data, samples=reference.samples)
 
