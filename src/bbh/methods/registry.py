@@ -25,7 +25,7 @@ _AFTER = {
     "        predicate of name and tensor. The others are point estimates. By default all that\n"
     "        are trainable, except those of normalisation layers.",
     "forward": "How to call the network, if not as ``network(inputs)``.",
-    "execution": "How weight draws are put through the network: ``bbh.Loop()`` one after the other,\n"
+    "execution": "How weight draws are put through the network: ``bbh.Loop()`` one by one,\n"
     "        ``bbh.Vmap()`` all at once; None takes the faster one that works.",
 }
 
