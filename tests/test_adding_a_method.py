@@ -73,6 +73,6 @@ def test_contract_tests_find_it(house):
 
 def test_benchmark_finds_it(house):
     found = run(
-        house, "-m", "bbh_studies", "bench", "cpu", "--quick", "--no-scaling", "--only", "swag"
+        house, "-m", "bbh_studies", "bench", "cpu", "--quick", "--no-scaling", "--only", NAME
     )
-    assert "swag" in found
+    assert NAME in found

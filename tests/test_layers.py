@@ -1,4 +1,4 @@
-"""The house plan as a test: who may import whom."""
+"""Which module may import which."""
 
 import ast
 import subprocess

@@ -73,17 +73,24 @@ def test_values_alone_know_nothing():
         made().values_only().latent("z")
 
 
-def test_what_is_made_once_stays():
-    draws, calls = made(), []
+@pytest.mark.parametrize("asked_first", [True, False])
+def test_what_is_left_for_later_is_made_once_for_all_copies(asked_first):
+    calls = []
 
     def make():
         calls.append(1)
-        return torch.rand(3)
+        return {"masks": torch.rand(3)}
 
-    first = draws.latent_once("masks", make)
-    assert draws.latent_once("masks", make) is first
-    assert torch.equal(draws.take(slice(1)).latent_once("masks", make), first[:1])
+    draws = Samples({"w": torch.zeros(3, 2)}, later=make)
+    if asked_first:
+        draws.latent("masks")
+    with_mean = draws.with_buffers({"mean": torch.zeros(3)})
+    copies = [with_mean, draws.take(slice(3)), draws.to("cpu"), draws.detach()]
+    for one in copies:
+        assert torch.equal(one.latent("masks"), draws.latent("masks"))
+    assert torch.equal(draws.take(slice(1)).latent("masks"), draws.latent("masks")[:1])
     assert len(calls) == 1
+    assert not draws.values_only().keys() - {"w"}
 
 
 def test_plain_dictionaries_are_draws_from_elsewhere():

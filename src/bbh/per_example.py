@@ -43,9 +43,9 @@ class Perturbation(ABC):
         tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
         return replace(self, **{name: change(value) for name, value in tensors.items()})
 
-    @abstractmethod
     def draw(self, index: int | slice) -> "Perturbation":
         """The rule for one or some of the S stacked draws."""
+        return self.changed(lambda tensor: tensor[index])
 
     @abstractmethod
     def apply(self, layer: Layer, inputs: Tensor, weight: Tensor, channel: int) -> Tensor:
@@ -71,10 +71,6 @@ class LocalReparametrisation(Perturbation):
     loc: Tensor
     scale: Tensor
 
-    def draw(self, index: int | slice) -> "LocalReparametrisation":
-        """The rule with the mean and scale of these draws."""
-        return LocalReparametrisation(self.loc[index], self.scale[index])
-
     def apply(self, layer: Layer, inputs: Tensor, weight: Tensor, channel: int) -> Tensor:
         """Draws every output of every example from its Gaussian."""
         mean = layer(inputs, self.loc)
@@ -89,10 +85,6 @@ class Flipout(Perturbation):
     """layer(x, loc) + layer(x ∘ r, weight − loc) ∘ s, random signs r and s, Wen et al. (2018)."""
 
     loc: Tensor
-
-    def draw(self, index: int | slice) -> "Flipout":
-        """The rule with the mean of these draws."""
-        return Flipout(self.loc[index])
 
     def apply(self, layer: Layer, inputs: Tensor, weight: Tensor, channel: int) -> Tensor:
         """Applies one perturbation of the weights with different random signs per example."""

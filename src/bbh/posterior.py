@@ -1,7 +1,7 @@
 """Posterior = network × weight distribution × prior × likelihood."""
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, cast
 
@@ -12,7 +12,7 @@ from torch.func import functional_call
 
 from bbh.batches import Inputs
 from bbh.distribution import WeightDistribution
-from bbh.execution import Automatic, Execution, Runnable
+from bbh.execution import Automatic, Execution, NetworkFunction, Runnable
 from bbh.likelihoods import Likelihood, P
 from bbh.network import (
     Call,
@@ -69,7 +69,10 @@ class Posterior(nn.Module, Generic[P]):
         execution: ``Loop`` or ``Vmap``; None chooses by network, device and batch.
         adversarial: Settings for training on perturbed inputs as well; None for plain training.
         always_on: Names of modules that stay in training mode for prediction (MC dropout).
-        recipe: How this posterior was made; a posterior without a recipe cannot be saved.
+        chosen: What a method took for those of its arguments that were left open.
+
+    Attributes:
+        recipe: How a registered method made this posterior; without a recipe it cannot be saved.
     """
 
     _call: Call
@@ -85,7 +88,7 @@ class Posterior(nn.Module, Generic[P]):
         execution: Execution | None = None,
         adversarial: AdversarialTraining | None = None,
         always_on: tuple[str, ...] = (),
-        recipe: Recipe | None = None,
+        chosen: Mapping[str, Any] | None = None,
     ):
         super().__init__()
         check_supported(network)
@@ -99,7 +102,8 @@ class Posterior(nn.Module, Generic[P]):
         self.execution = execution
         self.adversarial = adversarial
         self.always_on = always_on
-        self.recipe = recipe
+        self.chosen = dict(chosen or {})
+        self.recipe: Recipe | None = None
         everything = dict(network.named_parameters()) | dict(network.named_buffers())
         self.constants = TensorTable(
             {
@@ -192,7 +196,7 @@ class Posterior(nn.Module, Generic[P]):
             f"prior={self.prior}"
         )
 
-    def _prepare(self) -> Callable[[Inputs, Params], Tensor]:
+    def _prepare(self) -> NetworkFunction:
         """The network as a function of inputs and one weight setting."""
         constants = {f"network.{name}": value for name, value in self.constants().items()}
         padding = self.padding()

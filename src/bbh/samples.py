@@ -3,8 +3,10 @@
 Nothing in the library writes weights into a network; weights are passed to it as arguments.
 """
 
+import copy
 import math
 from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -31,6 +33,8 @@ class Samples(Mapping[str, Tensor]):
             was made from.
         common: Quantities that all draws share, such as the means and scales of a Gaussian.
         parts: The draws of each factor, if the distribution is a product.
+        later: Makes further latents of the draws, when they are first needed: random numbers that
+            a cost takes and a prediction does not. They are made once, before any copy.
     """
 
     def __init__(
@@ -40,11 +44,13 @@ class Samples(Mapping[str, Tensor]):
         latents: Mapping[str, Tensor] | None = None,
         common: Mapping[str, Tensor] | None = None,
         parts: Sequence["Samples"] = (),
+        later: Callable[[], Params] | None = None,
     ):
         self._tensors = dict(tensors)
         self._latents = dict(latents or {})
         self._common = dict(common or {})
         self.parts = tuple(parts)
+        self._later = [] if later is None else [later]
 
     @staticmethod
     def of(tensors: Mapping[str, Tensor]) -> "Samples":
@@ -63,18 +69,15 @@ class Samples(Mapping[str, Tensor]):
 
     def latent(self, name: str) -> Tensor:
         """The latent quantity of this name: one for each draw, or one that all draws share."""
-        found = self._latents.get(name, self._common.get(name))
-        if found is None:
-            raise KeyError(
-                f"these draws do not know their {name!r}. A cost is that of the draws which the "
-                "distribution's own sample() gave, or of some of them."
-            )
-        return found
-
-    def latent_once(self, name: str, make: Callable[[], Tensor]) -> Tensor:
-        """The latent quantity of this name, which ``make`` creates at the first request."""
+        if name in self._common:
+            return self._common[name]
         if name not in self._latents:
-            self._latents[name] = make()
+            self._complete()
+        if name not in self._latents:
+            raise KeyError(
+                f"these draws do not know their {name!r}. cost() needs draws that sample() of the "
+                "same distribution gave, or a part of them, not tensors from elsewhere."
+            )
         return self._latents[name]
 
     def take(self, draws: slice) -> "Samples":
@@ -91,12 +94,9 @@ class Samples(Mapping[str, Tensor]):
 
     def with_buffers(self, buffers: Mapping[str, Tensor]) -> "Samples":
         """The same draws, with the network's buffers for each draw, ``{name: [S, *shape]}``."""
-        return Samples(
-            self._tensors | dict(buffers),
-            latents=self._latents,
-            common=self._common,
-            parts=self.parts,
-        )
+        other = copy.copy(self)
+        other._tensors = self._tensors | dict(buffers)
+        return other
 
     def values_only(self) -> "Samples":
         """The draws without latent quantities: enough for prediction, and smaller in memory."""
@@ -113,6 +113,7 @@ class Samples(Mapping[str, Tensor]):
 
     def _each(self, change: Callable[[Tensor], Tensor], *, common: bool = True) -> "Samples":
         """A copy with ``change`` applied to every tensor, and to common quantities if asked."""
+        self._complete()
         parts = [part._each(change, common=common) for part in self.parts]
         # A product's tensors are the tensors of its parts: change each of them only once.
         done = {name: value for part in parts for name, value in part.items()}
@@ -122,6 +123,15 @@ class Samples(Mapping[str, Tensor]):
             common={n: change(v) for n, v in self._common.items()} if common else self._common,
             parts=parts,
         )
+
+    def _complete(self) -> None:
+        """Makes the latents that were left for later."""
+        while self._later:
+            self._latents |= self._later.pop()()
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._complete()  # a file holds tensors, not functions
+        return vars(self)
 
     def __getitem__(self, name: str) -> Tensor:
         return self._tensors[name]

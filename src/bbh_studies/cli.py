@@ -88,9 +88,12 @@ def main(
 @app.command()
 def demo(
     epochs: Annotated[
-        int, typer.Option(min=1, help="Passes over the digits; the toy problem in proportion.")
+        int,
+        typer.Option(
+            min=1, help="Passes over the digits; the toy problem's passes change in proportion."
+        ),
     ] = _DEMO_EPOCHS,
-    seed: Annotated[int, typer.Option(help="Of weights and draws.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed of weights and draws.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder for records and report.")] = Path("runs/demo"),
     resume: _Resume = False,
 ) -> None:
@@ -254,7 +257,7 @@ def inspect_posterior(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Whose marginals and correlations; the first convolution's by default.",
+            help="Tensor to show marginals and correlations of; by default the first convolution's.",
         ),
     ] = None,
     weights_only: Annotated[
@@ -264,14 +267,14 @@ def inspect_posterior(
         str | None,
         typer.Option(
             metavar="MODULE:FUNCTION",
-            help="What makes the network of a file that is not a run's. Runs your code.",
+            help="Function that makes the network, for a file that no run wrote. It is called.",
         ),
     ] = None,
     data: Annotated[
         Path | None,
         typer.Option(help="Folder with the data files; else BBH_DATA, else the cache."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed of the draws.")] = 0,
     device: _Device = "auto",
     out: Annotated[
         Path | None, typer.Option(help="Folder for numbers and figures; beside the posterior.")
@@ -318,7 +321,8 @@ def report(
 def bench(
     where: Annotated[str, typer.Argument(help="cpu or gpu.", autocompletion=_complete_bench)],
     rounds: Annotated[
-        int | None, typer.Option(min=1, help="Turns of every training step; 15 or 10 by default.")
+        int | None,
+        typer.Option(min=1, help="How often every training step is timed; 15 or 10 by default."),
     ] = None,
     only: Annotated[
         list[str] | None,
@@ -328,11 +332,19 @@ def bench(
         Path | None,
         typer.Option(help="Folder with adapters of other libraries; benchmarks/peers if there."),
     ] = None,
-    scaling: Annotated[bool, typer.Option(help="Follow how cost grows as well.")] = True,
+    scaling: Annotated[
+        bool, typer.Option(help="Also measure how cost grows with sizes and draws.")
+    ] = True,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Tiny, to see whether all works; times mean nothing.")
+        bool,
+        typer.Option(
+            "--quick",
+            help="A tiny run that only checks that everything works; its times mean nothing.",
+        ),
     ] = False,
-    seed: Annotated[int, typer.Option(help="Of weights, draws and orders.")] = 0,
+    seed: Annotated[
+        int, typer.Option(help="Random seed of weights, draws and the order of turns.")
+    ] = 0,
     out: Annotated[Path, typer.Option(help="Folder for the records.")] = Path("runs/bench"),
 ) -> None:
     """Time training steps and predictions, all contenders in turn.

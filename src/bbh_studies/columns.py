@@ -250,7 +250,7 @@ _ALL = (
         "GiB",
         "low",
         2,
-        "Of the accelerator, or of the process on a CPU.",
+        "Memory of the accelerator, or of the process on a CPU.",
         scale=2.0**-30,
     ),
     Metric(

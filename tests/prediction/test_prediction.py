@@ -504,3 +504,11 @@ def test_memory_is_measured_on_a_draw_in_memory_of_its_own():
         assert torch.equal(value, same[name])
         assert value.untyped_storage().nbytes() == value.nbytes
         assert same[name].untyped_storage().nbytes() > value.nbytes
+
+
+def test_a_learned_noise_leaves_no_gradient_in_predictions():
+    likelihood = bbh.likelihoods.Gaussian(0.3, learned=True)
+    posterior = bbh.methods.bayes_by_backprop(nn.Linear(2, 1), likelihood)
+    predictive = bbh.predict(posterior, torch.randn(4, 2), num_samples=3)
+    assert not predictive.scales.requires_grad
+    assert not predictive.total_std.requires_grad

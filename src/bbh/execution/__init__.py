@@ -1,9 +1,18 @@
 """Ways to put weight draws through a network: in a loop, with vmap, or on parallel streams."""
 
-from bbh.execution.base import Execution, Runnable
+from bbh.execution.base import Execution, NetworkFunction, Runnable
 from bbh.execution.choice import Automatic, Recorded
 from bbh.execution.loop import Loop
 from bbh.execution.streams import Streams
 from bbh.execution.vmap import Vmap
 
-__all__ = ["Automatic", "Execution", "Loop", "Recorded", "Runnable", "Streams", "Vmap"]
+__all__ = [
+    "Automatic",
+    "Execution",
+    "Loop",
+    "NetworkFunction",
+    "Recorded",
+    "Runnable",
+    "Streams",
+    "Vmap",
+]

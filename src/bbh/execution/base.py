@@ -9,7 +9,8 @@ from bbh.batches import Inputs
 from bbh.per_example import PerExampleWeight
 from bbh.samples import Params, Samples
 
-Call = Callable[[Inputs, Params], Tensor]
+# A network as a function of inputs and one weight setting.
+NetworkFunction = Callable[[Inputs, Params], Tensor]
 
 
 class Runnable:
@@ -30,7 +31,7 @@ class Runnable:
 
     def __init__(
         self,
-        prepare: Callable[[], Call],
+        prepare: Callable[[], NetworkFunction],
         network: nn.Module,
         weights: Collection[str],
         buffers: Callable[[], list[Tensor]],

@@ -11,7 +11,7 @@ from bbh.likelihoods import Likelihood, P
 from bbh.methods.particles import Particles
 from bbh.methods.product import Product
 from bbh.network import Forward
-from bbh.posterior import AdversarialTraining, Posterior, Recipe
+from bbh.posterior import AdversarialTraining, Posterior
 from bbh.priors import Prior
 from bbh.samples import Params, stack
 
@@ -55,7 +55,7 @@ def assemble(
         execution=execution,
         adversarial=adversarial,
         always_on=always_on,
-        recipe=Recipe("", dict(chosen)),
+        chosen=chosen,
     )
 
 

@@ -71,7 +71,8 @@ def deep_ensemble(
         forward=forward,
         execution=execution,
         adversarial=adversarial,
-        chosen={"bayesian": None if bayesian is None else list(values)},
+        # Only the start needs it: a stored posterior brings its own weights.
+        chosen={"bayesian": None if bayesian is None else list(values), "make_network": None},
     )
 
 

@@ -145,7 +145,17 @@ class MultiplicativeFlow(WeightDistribution):
         latents |= {f"loc of {name}": loc for name, loc in locs.items()}
         latents |= {f"scale of {name}": scale for name, scale in scales.items()}
         draws = {name: draw_normal(loc, scales[name], sampling) for name, loc in locs.items()}
-        return Samples(draws, latents=latents)
+
+        def masks() -> Params:
+            """Random masks of the auxiliary flow, which only the cost asks for."""
+            made: Params = {}
+            for names in self._alike(self._penalised_kernels()):
+                z = torch.stack([latents[f"z of {name}"] for name in names])
+                each = draw_masks([one.reverse_flow for one in self._flows(names)], z).unbind()
+                made |= {f"masks of {name}": one for name, one in zip(names, each, strict=True)}
+            return made
+
+        return Samples(draws, latents=latents, later=masks)
 
     def cost(self, samples: Samples, prior: Prior) -> Cost:
         """The bound on KL(q‖p), averaged over the draws and evaluated at their z."""
@@ -155,35 +165,20 @@ class MultiplicativeFlow(WeightDistribution):
         scales = {name: samples.latent(f"scale of {name}")[:1] for name in self.penalised}
         marginals = NormalMarginals(flatten(locs, self.penalised), as_vector(scales))
         complexity = ClosedForm()(plain, self.penalised, prior, marginals=marginals).complexity
-        for names in self._alike([name for name in self.axes if name in self.penalised]):
-            flows = self._flows(names)
-            z = torch.stack([samples.latent(f"z of {name}") for name in names])
-            log_prob = torch.stack([samples.latent(f"log q of {name}") for name in names])
+        for names in self._alike(self._penalised_kernels()):
+            z, log_prob, masks = (
+                torch.stack([samples.latent(f"{what} of {name}") for name in names])
+                for what in ("z", "log q", "masks")
+            )
             kernels = [
                 plain[name].movedim(self.axes[name] + 1, -1).flatten(1, -2) for name in names
             ]
-            reverse = reverse_log_prob(flows, z, kernels, self._reverse_masks(samples, names, z))
+            reverse = reverse_log_prob(self._flows(names), z, kernels, masks)
             complexity = complexity + (log_prob - reverse).mean(1).sum()
         return Cost(complexity)
 
-    def _reverse_masks(
-        self, samples: Samples, names: list[str], z: Float[Tensor, "G S Z"]
-    ) -> Bool[Tensor, "G S steps Z"]:
-        """Masks of the auxiliary flow, drawn once at random and then stored with the draws."""
-        drawn: list[Tensor] = []
-
-        def draw(index: int) -> Tensor:
-            if not drawn:
-                chains = [one.reverse_flow for one in self._flows(names)]
-                drawn.append(draw_masks(chains, z))
-            return drawn[0][index]
-
-        return torch.stack(
-            [
-                samples.latent_once(f"masks of {name}", lambda index=index: draw(index))
-                for index, name in enumerate(names)
-            ]
-        )
+    def _penalised_kernels(self) -> list[str]:
+        return [name for name in self.axes if name in self.penalised]
 
     def _scales(self) -> Params:
         # A smooth upper limit: at a hard limit the gradient is zero, and a scale that reached it

@@ -13,7 +13,7 @@ SomeMethod = TypeVar("SomeMethod", bound=Method)
 _METHODS: dict[str, Method] = {}
 # Arguments that are left out of a recipe: the user passes them again when loading a posterior, or
 # they are stored separately.
-_NOT_IN_RECIPE = {"network", "likelihood", "prior", "forward", "execution", "make_network"}
+_NOT_IN_RECIPE = {"network", "likelihood", "prior", "forward", "execution"}
 # Descriptions of the arguments that all methods share, to put before and after a method's own.
 _BEFORE = {
     "network": "Any ``nn.Module``; it is read, never changed.",
@@ -45,8 +45,7 @@ def register(constructor: SomeMethod) -> SomeMethod:
         bound = signature.bind(*arguments, **options)
         bound.apply_defaults()
         given = {name: one for name, one in bound.arguments.items() if name not in _NOT_IN_RECIPE}
-        chosen = {} if posterior.recipe is None else posterior.recipe.arguments
-        posterior.recipe = Recipe(constructor.__name__, given | chosen)
+        posterior.recipe = Recipe(constructor.__name__, given | posterior.chosen)
         return posterior
 
     method.__doc__ = _described(inspect.getdoc(constructor) or "")

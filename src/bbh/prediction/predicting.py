@@ -177,9 +177,10 @@ def _predict(
     if not sums:
         raise ValueError("there is nothing to predict: the inputs are empty.")
     joined = {name: torch.cat([one[name] for one in sums]) for name in sums[0]}
-    predictive = likelihood.predictive(
-        joined, draws.total, torch.cat(kept, dim=1) if keep else None
-    )
+    with torch.no_grad():  # a likelihood may have parameters of its own
+        predictive = likelihood.predictive(
+            joined, draws.total, torch.cat(kept, dim=1) if keep else None
+        )
     finite = torch.isfinite(predictive.mean).flatten(1).all(1)
     if not finite.all():
         logger.warning(

@@ -51,7 +51,6 @@ _SHORT_NAMES = {
     "mc_dropout": "dropout",
     "multiplicative_normalizing_flows": "mnf",
     "bayes_by_hypernet": "bbh",
-    "stochastic_weight_averaging": "swag",
 }
 
 
