@@ -257,7 +257,7 @@ def inspect_posterior(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Tensor to show marginals and correlations of; by default the first convolution's.",
+            help="Tensor to show marginals and correlations of; the first convolution's by default",
         ),
     ] = None,
     weights_only: Annotated[
