@@ -1,6 +1,7 @@
 """Posterior = network × weight distribution × prior × likelihood."""
 
 import copy
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, cast
@@ -138,7 +139,8 @@ class Posterior(nn.Module, Generic[P]):
     @property
     def device(self) -> torch.device:
         """The device of the weights."""
-        return next(self.weights.parameters()).device
+        tensors = itertools.chain(self.weights.parameters(), self.weights.buffers())
+        return next((value.device for value in tensors), torch.device("cpu"))
 
     def sample(self, num_samples: int) -> Samples:
         """Draws weights ``{name: [num_samples, *shape]}``; the draws may be used repeatedly."""
@@ -167,6 +169,13 @@ class Posterior(nn.Module, Generic[P]):
         """
         if missing := self.weights.shapes.keys() - samples.keys():
             raise ValueError(f"the weight samples lack {sorted(missing)}.")
+        for name, shape in self.weights.shapes.items():
+            if samples[name].shape[1:] != shape:
+                raise ValueError(
+                    f"the weight samples have {name!r} in the shape {list(samples[name].shape)}; "
+                    f"this network needs [draws, {', '.join(map(str, shape))}]. Are they another "
+                    "posterior's?"
+                )
         chosen = execution or self.execution or Automatic()
         return chosen.run(self.runnable, inputs, Samples.of(samples), inputs_per_draw)
 

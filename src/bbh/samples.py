@@ -3,7 +3,6 @@
 Nothing in the library writes weights into a network; weights are passed to it as arguments.
 """
 
-import copy
 import math
 from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
 from typing import Any
@@ -94,8 +93,9 @@ class Samples(Mapping[str, Tensor]):
 
     def with_buffers(self, buffers: Mapping[str, Tensor]) -> "Samples":
         """The same draws, with the network's buffers for each draw, ``{name: [S, *shape]}``."""
-        other = copy.copy(self)
-        other._tensors = self._tensors | dict(buffers)
+        other = Samples(self._tensors | dict(buffers), common=self._common, parts=self.parts)
+        # The same objects: what is made later is made once for both.
+        other._latents, other._later = self._latents, self._later
         return other
 
     def values_only(self) -> "Samples":

@@ -78,6 +78,7 @@ def compiling(monkeypatch):
     neighbours_cpu._compiled.cache_clear()
 
 
+@pytest.mark.slow  # the C++ compiler takes most of a minute
 @pytest.mark.filterwarnings("ignore")  # torch.compile's own
 def test_with_a_compiler(compiling):
     if not neighbours_cpu._compiled().usable:

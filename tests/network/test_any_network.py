@@ -366,6 +366,11 @@ class TestWorks:
             posterior(vectors(), samples)
         with pytest.raises(ValueError, match="num_samples=0"):
             posterior.sample(0)
+        wider = bbh.methods.bayes_by_backprop(
+            nn.Sequential(nn.Linear(4, 20), nn.ReLU(), nn.Linear(20, 3)), Categorical()
+        )
+        with pytest.raises(ValueError, match=r"'0\.weight' in the shape \[2, 20, 4\]"):
+            posterior(vectors(), wider.sample(2))
 
     @pytest.mark.parametrize("name", ["spectral norm", "weight norm", "instance norm", "tied"])
     def test_save_and_load(self, name, tmp_path):

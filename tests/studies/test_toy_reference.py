@@ -15,6 +15,7 @@ from bbh_studies.problems.toy.reference import read_reference, sample_reference
 QUICK = NutsSettings(chains=2, warmup=5, draws=6, max_tree_depth=3)
 
 
+@pytest.mark.slow
 def test_nuts_finds_the_posterior_of_a_linear_model():
     inputs = torch.randn(15, 2, dtype=torch.double)
     noise, prior = 0.5, bbh.priors.Normal(1.0)

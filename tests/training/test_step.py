@@ -104,3 +104,39 @@ def test_a_failed_step_changes_nothing():
         step((torch.full((4, 1, 6, 6), torch.nan), targets))
     assert_same_state(before, posterior.state_dict())
     assert step.count == 1
+
+
+def test_it_trains_also_after_something_else_has_evaluated():
+    posterior = METHODS["maximum_a_posteriori"](BatchNormNet(), Categorical())
+    step = bbh.TrainingStep(posterior, torch.optim.Adam(posterior.parameters()), num_data=12)
+    posterior.eval()
+    step((torch.randn(4, 1, 6, 6), torch.arange(4) % 3))
+    assert posterior.training
+    assert posterior.constants()["norm.num_batches_tracked"] == 1
+
+
+def test_the_norm_is_that_of_what_is_trained():
+    posterior = METHODS["maximum_a_posteriori"](mlp(), Categorical())
+    first, *_ = posterior.parameters()
+    step = bbh.TrainingStep(posterior, torch.optim.SGD([first], lr=0.0), num_data=12)
+    norms = {step(next(iter(batches())))["gradient_norm"] for _ in range(3)}
+    assert len(norms) == 1
+
+
+def test_another_optimizer_may_follow_one_that_was_not_closed():
+    posterior = bbh.methods.bayes_by_hypernet(nn.Linear(200, 60), Categorical())
+    (large, *_) = posterior.weights.factored_parameters()
+    batch = torch.randn(5, 200), torch.arange(5) % 60
+    first = bbh.training.make_adam(posterior.weights, posterior.parameters(), lr=1e-3)
+    bbh.TrainingStep(posterior, first, num_data=5)(batch)
+    second = torch.optim.Adam(posterior.parameters(), lr=1e-3)
+    before = large.detach().clone()
+    bbh.TrainingStep(posterior, second, num_data=5)(batch)
+    assert not torch.equal(large, before)
+
+
+def test_an_optimizer_of_the_network_trains_nothing_and_is_refused():
+    network = mlp()
+    posterior = METHODS["maximum_a_posteriori"](network, Categorical())
+    with pytest.raises(ValueError, match="no parameter of the posterior"):
+        bbh.TrainingStep(posterior, torch.optim.Adam(network.parameters()), num_data=12)

@@ -18,8 +18,9 @@ def check_random(weights: WeightDistribution) -> Shapes:
     shapes = weights.random_shapes()
     if not shapes:
         raise PointEstimateError(
-            "every weight of this posterior is a point estimate (MAP, or MC dropout by the "
-            "network's own layers): there is no distribution over weights to look at."
+            "every weight of this posterior is a point estimate (MAP, MC dropout by the network's "
+            "own layers, or SWAG before it has collected two epochs): there is no distribution "
+            "over weights to look at."
         )
     return shapes
 

@@ -1,5 +1,15 @@
 """Methods: functions that turn a network into a posterior.
 
+| method | weight distribution |
+|---|---|
+| ``maximum_a_posteriori`` | one setting |
+| ``deep_ensemble`` | several settings |
+| ``bayes_by_backprop`` | an independent Gaussian per weight |
+| ``mc_dropout`` | kernels with input units switched off at random |
+| ``multiplicative_normalizing_flows`` | Gaussians whose means are scaled through a flow |
+| ``bayes_by_hypernet`` | whatever a hypernetwork makes of noise |
+| ``stochastic_weight_averaging`` | a Gaussian along the path of further training |
+
 Each method is one file: a distribution over weights, and a function that makes posteriors with it.
 ``registered()`` lists the methods; ``register`` adds one of your own.
 """

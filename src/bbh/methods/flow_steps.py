@@ -57,8 +57,9 @@ class MaskedRealNVP(FlowStep):
     def forward(self, z: Float[Tensor, "S Z"], kept: Bool[Tensor, "S Z"]) -> tuple[Tensor, Tensor]:
         """Moves the entries that are not kept."""
         hidden = torch.tanh(self.hidden(z.masked_fill(~kept, 0)))
-        logits = self.gate(hidden)
-        moved = torch.lerp(self.shift(hidden), z, torch.sigmoid(logits))
+        # In the type of z: mixed precision makes both of half precision.
+        logits, shift = self.gate(hidden).to(z.dtype), self.shift(hidden).to(z.dtype)
+        moved = torch.lerp(shift, z, torch.sigmoid(logits))
         log_det = F.logsigmoid(logits).masked_fill(kept, 0).sum(1)
         return torch.where(kept, z, moved), log_det
 

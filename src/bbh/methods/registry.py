@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
 from bbh.posterior import Posterior, Recipe
@@ -38,6 +38,7 @@ def register(constructor: SomeMethod) -> SomeMethod:
     of the arguments that all methods share are added to the function's docstring.
     """
     signature = inspect.signature(constructor)
+    _check(constructor, signature)
 
     @functools.wraps(constructor)
     def method(*arguments: Any, **options: Any) -> Posterior[Any]:
@@ -45,10 +46,11 @@ def register(constructor: SomeMethod) -> SomeMethod:
         bound = signature.bind(*arguments, **options)
         bound.apply_defaults()
         given = {name: one for name, one in bound.arguments.items() if name not in _NOT_IN_RECIPE}
-        posterior.recipe = Recipe(constructor.__name__, given | posterior.chosen)
+        chosen = {name: one for name, one in posterior.chosen.items() if name in given}
+        posterior.recipe = Recipe(constructor.__name__, given | chosen)
         return posterior
 
-    method.__doc__ = _described(inspect.getdoc(constructor) or "")
+    method.__doc__ = _described(inspect.getdoc(constructor) or "", signature.parameters)
     _METHODS[constructor.__name__] = method
     return cast(SomeMethod, method)
 
@@ -58,11 +60,33 @@ def registered() -> dict[str, Method]:
     return dict(_METHODS)
 
 
-def _described(own: str) -> str:
+def _check(constructor: Method, signature: inspect.Signature) -> None:
+    """Raises for a function that ``bbh.load`` could not call, and for a name that is taken."""
+    name, parameters = constructor.__name__, signature.parameters
+    if missing := _NOT_IN_RECIPE - parameters.keys():
+        raise TypeError(f"the method {name} lacks the arguments {', '.join(sorted(missing))}.")
+    if any(one.kind in (one.VAR_KEYWORD, one.VAR_POSITIONAL) for one in parameters.values()):
+        raise TypeError(
+            f"the method {name} must name all its arguments: a file stores them by name."
+        )
+    known = _METHODS.get(name)
+    # A notebook's cell or a reloaded module may define its own method again.
+    if known is not None and known.__module__ != constructor.__module__:
+        raise ValueError(
+            f"there is a method {name} already, in {known.__module__}. Choose another name: files "
+            "name the method that reads them."
+        )
+
+
+def _described(own: str, parameters: Mapping[str, inspect.Parameter]) -> str:
     """A method's docstring, with the shared arguments added before and after its own."""
     text, _, arguments = own.partition("\n\nArgs:\n")
     before, after = (
-        [f"    {name}: {what}" for name, what in shared.items() if f"    {name}: " not in own]
+        [
+            f"    {name}: {what}"
+            for name, what in shared.items()
+            if name in parameters and f"    {name}: " not in own
+        ]
         for shared in (_BEFORE, _AFTER)
     )
     return "\n".join([f"{text}\n\nArgs:", *before, *arguments.splitlines(), *after])

@@ -1,6 +1,7 @@
 """Weight draws that can be used repeatedly within a memory limit, and the evaluation mode."""
 
 import copy
+import itertools
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -45,7 +46,8 @@ class Draws:
             # could repeat some members.
             self._kept = [posterior.sample(self.total).values_only()]
             return
-        element = next(posterior.weights.parameters()).element_size()
+        tensors = itertools.chain(posterior.weights.parameters(), posterior.weights.buffers())
+        element = next((one.element_size() for one in tensors if one.is_floating_point()), 4)
         per_draw = size(posterior.weights.shapes) * element
         part = max(1, min(self.total, limit // max(1, peak_bytes(lambda: posterior.sample(1)))))
         seeds = torch.randint(2**62, (self.total,)).tolist()

@@ -56,6 +56,7 @@ def predict(
             in the second or third digit. Weights are drawn, and probabilities averaged, in single
             precision.
     """
+    _check_posterior(posterior)
     if precision not in _PRECISIONS:
         raise ValueError(
             f"precision={precision}: choose one of {', '.join(map(str, _PRECISIONS))}."
@@ -90,6 +91,7 @@ def evaluate(
     The likelihood decides which metrics there are. They always include ``error`` (per cent wrong,
     or root mean squared error) and ``nll``.
     """
+    _check_posterior(posterior)
     targets: list[Tensor] = []
 
     def pieces() -> Iterator[Inputs]:
@@ -102,6 +104,14 @@ def evaluate(
     home = torch.device("cpu")
     predictive = _predict(posterior, pieces(), num_samples, samples, limits, False, home)
     return posterior.likelihood.metrics(predictive, torch.cat(targets))
+
+
+def _check_posterior(posterior: object) -> None:
+    if not isinstance(posterior, Posterior):
+        raise TypeError(
+            f"the first argument is a {type(posterior).__name__}, not a posterior: make one with "
+            "bbh.methods and train it with bbh.fit."
+        )
 
 
 def _inputs_of_all(loader: Iterable[Any]) -> Iterator[Inputs]:

@@ -198,7 +198,10 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             f"{path} was changed after it was saved: its contents do not match their checksum."
         )
     if description["method"] not in registered():
-        raise StorageError(f"{path} names an unknown method {description['method']!r}.")
+        raise StorageError(
+            f"{path} names an unknown method {description['method']!r}. If it is your own, import "
+            "the module that registers it first."
+        )
     return description, tensors
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from bbh.batches import Batch, Inputs, as_batch, move
 from bbh.execution import Execution
 from bbh.generators.factored.adam import FactoredAdam
-from bbh.generators.factored.gradients import clip_, total_norm
+from bbh.generators.factored.gradients import clip_, stop_collecting, total_norm
 from bbh.objective import FreeEnergy, free_energy
 from bbh.posterior import Posterior
 from bbh.training.history import History
@@ -37,8 +37,8 @@ class DivergedError(FloatingPointError):
 
     def __init__(self, term: str, step: int, value: float):
         super().__init__(
-            f"training stopped at step {step}: the {term} is {value}. The posterior keeps its "
-            "state from before that step. Common remedies: a lower learning rate, "
+            f"training stopped at step {step}: the {term} is {value}. The weights are "
+            "those from before that step. Common remedies: a lower learning rate, "
             "gradient_clip=1.0, annealing the complexity with beta=bbh.Linear(5, 20), and a look "
             "at the inputs for NaN or very large values."
         )
@@ -98,6 +98,17 @@ class TrainingStep:
             "likelihood_samples": likelihood_samples,
         }
         self._gradient_clip = gradient_clip
+        if not isinstance(self.plain_optimizer, FactoredAdam):
+            # An earlier optimizer may not have been closed; this one needs whole gradients.
+            for matrix in posterior.weights.factored_parameters():
+                stop_collecting(matrix)
+        groups: list[dict[str, Any]] = self.plain_optimizer.param_groups
+        self._parameters: list[nn.Parameter] = [p for group in groups for p in group["params"]]
+        if not {id(one) for one in self._parameters} & {id(one) for one in posterior.parameters()}:
+            raise ValueError(
+                "the optimizer has no parameter of the posterior, so it would train nothing. Make "
+                "it from posterior.parameters(), not from the network's."
+            )
         self._statistics = posterior.statistics()
 
     def __call__(
@@ -113,6 +124,8 @@ class TrainingStep:
         Raises:
             DivergedError: A term or the gradient is not finite. The weights are unchanged then.
         """
+        if not self.posterior.training:
+            self.posterior.train()
         verdict = HostVerdict(self.count + 1, may_overflow=self._scales_losses)
         self.run(move(as_batch(batch), self.device), beta, verdict, execution)
         self.count += 1
@@ -189,12 +202,12 @@ class TrainingStep:
         else:
             self.fabric.backward(loss)
             self.fabric.strategy.precision.unscale_gradients(self.plain_optimizer)
-        norm = total_norm(self.posterior.parameters())
+        norm = total_norm(self._parameters)
         terms = {name: term.detach().to(norm.dtype) for name, term in losses.items()}
         terms["gradient_norm"] = norm
         verdict.judge(terms)
         if self._gradient_clip is not None:
-            clip_(self.posterior.parameters(), self._gradient_clip, norm)
+            clip_(self._parameters, self._gradient_clip, norm)
         self.optimizer.step()
         return terms
 
