@@ -41,7 +41,6 @@ class Case:
     make: Callable[[], nn.Module]
     inputs: Callable[[], Any]
     options: dict[str, Any] = field(default_factory=dict)
-    # MC dropout masks every selected kernel, so a selection of biases alone makes no sense there.
 
 
 NETWORKS = {
