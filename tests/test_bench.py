@@ -290,6 +290,7 @@ def read(folder):
     return Record.read(folder / "record.json")
 
 
+@pytest.mark.slow
 def test_gpu_benchmark_runs_at_a_small_size_anywhere(settings, quiet):
     extent = gpu.Extent((2, 3), images=5, copied=2**20, blocks=1, axes=(("samples", (2,)),))
     settings = Settings(**{**vars(settings), "only": ("map", "bbh"), "rounds": 1, "scaling": True})

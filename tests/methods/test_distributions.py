@@ -288,7 +288,7 @@ def test_kernels_that_go_together_cost_what_they_cost_alone():
         other = MultiplicativeFlow({name: value}, kind=FlowKind.PLANAR).double()
         own = weights.state_dict()
         other.load_state_dict({key: own[key] for key in other.state_dict()})
-        latents = {f"{what} of {name}" for what in ("z", "log q", "loc", "scale")}
+        latents = {f"{what} of {name}" for what in ("z", "log q", "loc", "scale", "masks")}
         drawn = Samples(
             {name: samples[name]}, latents={latent: samples.latent(latent) for latent in latents}
         )

@@ -57,6 +57,7 @@ def without_times(content):
 
 
 class TestRun:
+    @pytest.mark.slow
     def test_all_methods_from_files_to_a_report(self, data, tmp_path):
         out = tmp_path / "runs"
         records = run_tiny(data, out, "cifar5-attacks")
@@ -115,7 +116,7 @@ class TestRun:
             clean_entropy = attacked.curves[f"{attack}_entropy"][0]
             assert clean_entropy == pytest.approx(1 - plain["entropy_auc"], abs=1e-5)
 
-    @pytest.mark.parametrize("method", ["bbh", "ensemble"])
+    @pytest.mark.parametrize("method", [pytest.param("bbh", marks=pytest.mark.slow), "ensemble"])
     def test_a_kept_posterior_is_attacked_without_training(
         self, data, tmp_path, monkeypatch, method
     ):
@@ -171,6 +172,7 @@ class TestRun:
             run_tiny(data, tmp_path, "cifar5-attacks", "--method", "map")
         assert "keeps a posterior of other data: one is trained" in caplog.text
 
+    @pytest.mark.slow
     def test_training_attacks_and_inspection_in_one_command(self, data, tmp_path):
         arguments = ("--method", "bbb", "--inspect", "--keep-posterior")
         run_tiny(data, tmp_path, "cifar5-attacks", *arguments)
@@ -179,6 +181,7 @@ class TestRun:
         options = ["inspect", str(folder), "--draws", "5", "--device", "cpu", "--weights-only"]
         assert runner.invoke(app, options).exit_code == 0
 
+    @pytest.mark.slow
     def test_statistics_of_batch_norm_are_each_sides_own(self, data, tmp_path, monkeypatch):
         given: list[tuple[int, int]] = []
         real = attacks.robustness

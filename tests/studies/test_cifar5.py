@@ -133,6 +133,7 @@ def test_other_norms_and_settings_of_the_experiments(data, tmp_path, normalisati
     assert "was there" in resumed.output
 
 
+@pytest.mark.slow
 def test_statistics_of_batch_norm_are_each_draws_own(data, tmp_path, monkeypatch):
     """Without them a run would predict with an average over the draws of all steps."""
     asked: list[int] = []
@@ -221,6 +222,7 @@ def test_corrected_is_hes_network_for_all():
     assert len({config.all_epochs for config in configs.values()}) == 1
 
 
+@pytest.mark.slow
 def test_temperatures_differ_in_nothing_else(data, tmp_path):
     rows = find_study("cifar5-temperatures").rows()
     start = CIFAR5.row("bbh", "corrected")

@@ -75,6 +75,7 @@ def test_a_run_looks_at_its_posterior_without_changing_its_numbers(tmp_path):
     assert files(folder / "map-0") == ["arrays.npz", "record.json"]
 
 
+@pytest.mark.slow
 def test_toy_functions_are_compared_on_the_grid(tmp_path):
     arguments = ["run", "toy", "--method", "bbb", "--epochs", "1", "--device", "cpu"]
     result = runner.invoke(app, [*arguments, "--inspect", "--out", str(tmp_path)])
@@ -96,6 +97,7 @@ def test_a_finished_run_cannot_give_what_it_did_not_keep(tmp_path):
         assert problem in str(result.exception)
 
 
+@pytest.mark.slow
 def test_jobs_are_asked_for_the_same(tmp_path):
     arguments = [*BBB, "--seed", "0", "--seed", "1", "--jobs", "2", "--keep-posterior"]
     result = runner.invoke(app, [*arguments, "--out", str(tmp_path)])
@@ -131,6 +133,7 @@ def test_what_cannot_be_had_is_said_before_training(tmp_path):
         plan("mnist", variants=["map"], preset="legacy", keep_posterior=True)
 
 
+@pytest.mark.slow
 def test_the_report_shows_inspected_runs_side_by_side(tmp_path):
     write_records(tmp_path / "runs")
     without = write_report([tmp_path / "runs"], tmp_path / "without.html").read_text(
