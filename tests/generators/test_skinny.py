@@ -31,7 +31,9 @@ def test_triton_kernels_through_their_interpreter():
     error = run_interpreted(
         "from generators.test_skinny import *\n"
         "from bbh.generators.factored.skinny_triton import columns_product, rows_product\n"
-        "print(max(compare(rows_product, columns_product, *case) for case in CASES))"
+        # The interpreter takes seconds for each of the longest; a GPU takes them all.
+        "cases = [case for case in CASES if case[1] < 1100 or case[0] in (1, 5)]\n"
+        "print(max(compare(rows_product, columns_product, *case) for case in cases))"
     )
     # Sums of up to 1,100 products in single precision.
     assert float(error) < 1e-5

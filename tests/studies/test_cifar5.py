@@ -38,7 +38,9 @@ def run_tiny(data, out, *arguments: str, settings: tuple[str, ...] = TINY):
     return {path.parent.name: Record.read(path) for path in out.rglob("record.json")}
 
 
-@pytest.mark.parametrize("preset", ["corrected", "paper", "legacy"])
+@pytest.mark.parametrize(
+    "preset", [pytest.param("corrected", marks=pytest.mark.slow), "paper", "legacy"]
+)
 def test_all_methods_from_files_to_a_report(data, tmp_path, preset):
     out = tmp_path / "runs"
     records = run_tiny(data, out, "--preset", preset, "--epochs", "1")
