@@ -6,7 +6,7 @@ from bbh.training.display import Display
 from bbh.training.eager import EagerSteps
 from bbh.training.fitting import Checkpoint, Validation, fit
 from bbh.training.history import EpochRecord, History
-from bbh.training.recorded import RecordedSteps, can_record, make_steps
+from bbh.training.recorded import RecordedSteps, make_steps
 from bbh.training.step import DivergedError, TrainingStep
 
 __all__ = [
@@ -21,7 +21,6 @@ __all__ = [
     "RecordedSteps",
     "TrainingStep",
     "Validation",
-    "can_record",
     "fit",
     "make_adam",
     "make_steps",

@@ -28,7 +28,8 @@ Terms = dict[str, Tensor]
 class DivergedError(FloatingPointError):
     """Training produced a value that is not finite.
 
-    The posterior holds the state before the step that failed.
+    The posterior keeps its weights from before the step that failed. Helper networks (a critic) may
+    have taken their own steps before it.
 
     Attributes:
         term: Name of the value: nll, complexity, auxiliary, total or gradient_norm.
