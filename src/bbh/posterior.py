@@ -96,9 +96,9 @@ class Posterior(nn.Module, Generic[P]):
         check_parts(likelihood, prior)
         if missing := sorted(trainable_parameters(network).keys() - weights.shapes.keys()):
             raise ValueError(f"the weight distribution does not cover {missing}.")
-        weights.check_prior(prior)
+        weights.check_prior(prior.for_shapes(weights.shapes))
         self.weights = weights
-        self.prior = prior
+        self.prior = prior.for_shapes(weights.shapes)
         self.likelihood = copy.deepcopy(likelihood)
         self.execution = execution
         self.adversarial = adversarial

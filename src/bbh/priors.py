@@ -6,7 +6,7 @@ A prior holds settings only, no tensors: it takes device and dtype from the samp
 import fnmatch
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch import distributions as td
 
+from bbh.network import fan_in
 from bbh.samples import Params, Shapes, flatten, size, unflatten
 
 
@@ -58,6 +59,14 @@ class Prior(ABC):
     def check(self, shapes: Shapes) -> None:
         """Raises if this prior does not fit these tensors."""
         del shapes
+
+    def for_shapes(self, shapes: Shapes) -> "Prior":
+        """The same prior, told the shapes of a network's tensors; ``Posterior`` calls this first.
+
+        Only priors whose scales depend on the shapes need it.
+        """
+        del shapes
+        return self
 
     def normal(self, name: str) -> "Normal | None":
         """The prior of the tensor called ``name`` if it is a Gaussian, else None."""
@@ -144,6 +153,90 @@ class Normal(ElementwisePrior):
         """This prior itself, which is Gaussian for every tensor."""
         del name
         return self
+
+
+@dataclass(frozen=True)
+class FanIn(Prior):
+    """N(0, scale²/fan-in), where the fan-in is the number of inputs that an output sums over.
+
+    A layer's outputs are then of the size of its inputs times ``scale``, whatever its width; under
+    ``Normal(1.0)`` they grow with the square root of the width. Biases have the scale of the
+    weights beside them. ``bayes_by_hypernet`` takes this prior by default, with the likelihood's
+    ``prior_scale``.
+
+    >>> shapes = {"fc.weight": torch.Size([10, 25]), "fc.bias": torch.Size([10])}
+    >>> FanIn(2.0).for_shapes(shapes).normal("fc.bias")
+    Normal(scale=0.4, loc=0.0)
+
+    Args:
+        scale: Standard deviation for a fan-in of one.
+        fan_ins: The fan-in of each tensor; a posterior fills it in.
+    """
+
+    scale: float = 1.0
+    fan_ins: Mapping[str, int] = field(default_factory=dict[str, int], repr=False)
+
+    def __post_init__(self):
+        _check_positive("FanIn", scale=self.scale)
+
+    def for_shapes(self, shapes: Shapes) -> "FanIn":
+        """The same prior with the fan-ins of these tensors."""
+        return FanIn(self.scale, {name: fan_in(name, shapes) for name in shapes})
+
+    def normal(self, name: str) -> Normal:
+        """N(0, scale²/fan-in) with the fan-in of that tensor."""
+        if name not in self.fan_ins:
+            raise ValueError(
+                f"{self} does not know the fan-in of {name!r}: a posterior tells it, and "
+                "prior.for_shapes(shapes) does where there is none."
+            )
+        return Normal(self.scale / math.sqrt(self.fan_ins[name]))
+
+    def log_prob(self, name: str, values: Tensor) -> Tensor:
+        """Log density of every entry."""
+        return self.normal(name).log_prob(name, values)
+
+    def sample_like(
+        self, samples: Mapping[str, Tensor], shapes: Shapes, num_samples: int
+    ) -> Params:
+        """Independent draws for every weight."""
+        return unflatten(self.sample_flat(samples, shapes, num_samples), shapes)
+
+    def sample_flat(
+        self, samples: Mapping[str, Tensor], shapes: Shapes, num_samples: int
+    ) -> Float[Tensor, "M D"]:
+        """Independent draws for every weight, all at once."""
+        draws = Normal().sample_flat(samples, shapes, num_samples)
+        for piece, (normal, _) in zip(self._pieces(draws, shapes), self._runs(shapes), strict=True):
+            piece.mul_(normal.scale)
+        return draws
+
+    def log_density(self, samples: Mapping[str, Tensor], shapes: Shapes) -> Float[Tensor, " S"]:
+        """log p(w) of each weight sample, summed over all weights, in nats."""
+        return self.flat_log_density(flatten(samples, shapes), shapes)
+
+    def flat_log_density(self, flat: Float[Tensor, "S D"], shapes: Shapes) -> Float[Tensor, " S"]:
+        """The sum over tensors, those of one scale that lie side by side taken together."""
+        parts = [
+            normal.flat_log_density(piece, {})
+            for piece, (normal, _) in zip(
+                self._pieces(flat, shapes), self._runs(shapes), strict=True
+            )
+        ]
+        return torch.stack(parts).sum(0)
+
+    def _pieces(self, flat: Tensor, shapes: Shapes) -> Sequence[Tensor]:
+        return flat.split([width for _, width in self._runs(shapes)], dim=1)
+
+    def _runs(self, shapes: Shapes) -> list[tuple[Normal, int]]:
+        """Priors and widths of runs of weights with the same prior (a layer's weight and bias)."""
+        runs: list[tuple[Normal, int]] = []
+        for name, shape in shapes.items():
+            normal, width = self.normal(name), math.prod(shape)
+            if runs and runs[-1][0] == normal:
+                width += runs.pop()[1]
+            runs.append((normal, width))
+        return runs
 
 
 @dataclass(frozen=True)
