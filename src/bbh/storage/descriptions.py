@@ -30,6 +30,7 @@ _VALUES: dict[str, type] = {
         divergences.NearestNeighbour,
         divergences.JointNearestNeighbour,
         divergences.NearestNeighbourEntropy,
+        divergences.JointEntropy,
         divergences.Adversarial,
         generators.LayerWise,
         generators.Sliced,
