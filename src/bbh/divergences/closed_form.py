@@ -29,6 +29,9 @@ class ClosedForm(Divergence):
         marginals, shapes, prior = comparison.marginals, comparison.shapes, comparison.prior
         if marginals is None:
             raise TypeError("ClosedForm needs the marginals of q.")
+        if (centre := prior.centre(shapes, marginals.loc)) is not None:
+            # KL does not change if q and p are moved together.
+            marginals = marginals._replace(loc=marginals.loc - centre)
         normals = {prior.normal(name) for name in shapes}
         if len(normals) == 1 and (normal := normals.pop()) is not None:
             return Cost(normal_kl(*marginals, normal))
