@@ -54,8 +54,8 @@ class JointEntropy(Divergence):
             raise TypeError("JointEntropy needs JᵀJ of the generator that made the draws.")
         generated = comparison.flat()
         identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-        # Not a Cholesky factor, which would fail where rounding makes the matrix indefinite. Unlike
-        # det and inv, slogdet never makes the host wait for the device.
+        # Not a Cholesky factor, which fails where rounding makes the matrix indefinite, and whose
+        # check for that makes the host wait for the device.
         log_det = torch.linalg.slogdet(identity + gram / self.sigma**2).logabsdet
         per_weight = math.log(self.sigma) + 0.5 * math.log(2 * math.pi * math.e)
         entropy = 0.5 * log_det.sum(1).mean() + generated.shape[1] * per_weight
