@@ -7,7 +7,9 @@ import torch
 from torch import Tensor
 from torch import distributions as td
 
+from bbh.divergences import ClosedForm, NormalMarginals
 from bbh.priors import (
+    Centred,
     ElementwisePrior,
     Laplace,
     NoDensityError,
@@ -17,7 +19,7 @@ from bbh.priors import (
     ScaleMixture,
     StudentT,
 )
-from bbh.samples import Shapes
+from bbh.samples import Shapes, as_vector, flatten, unflatten
 
 SHAPES: Shapes = {"a.weight": torch.Size([2, 3]), "a.bias": torch.Size([2]), "t": torch.Size([])}
 MIXTURE = td.MixtureSameFamily(
@@ -153,3 +155,103 @@ def test_mixed_precision_does_not_round_the_density():
     with torch.autocast("cpu", torch.bfloat16):
         mixed = Normal(1.0).log_density(samples, shapes)
     torch.testing.assert_close(mixed, exact)
+
+
+# --- Around given weights -------------------------------------------------------------------
+
+CENTRE = {n: torch.linspace(-1, 2, s.numel()).double().view(s) for n, s in SHAPES.items()}
+
+
+def centred(dtype: torch.dtype = torch.float64) -> tuple[Centred, td.Normal]:
+    """N(centre, scale²) with a scale for each tensor, and the same of torch, all in one row."""
+    own = PerLayer({"a.weight": Normal(0.1), "a.bias": Normal(2.0, loc=0.5)}, default=Normal(0.3))
+    scale = torch.tensor([0.1] * 6 + [2.0] * 2 + [0.3], dtype=dtype)
+    shift = torch.tensor([0.0] * 6 + [0.5] * 2 + [0.0], dtype=dtype)
+    return Centred(CENTRE, own), td.Normal(as_vector(CENTRE).to(dtype) + shift, scale)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_centred_density_is_torchs(dtype: torch.dtype):
+    prior, reference = centred(dtype)
+    prior.check(SHAPES)
+    flat = torch.randn(4, 9, dtype=dtype)
+    samples = unflatten(flat, SHAPES)
+    expected = reference.log_prob(flat).sum(1)
+    assert expected.dtype == dtype
+    torch.testing.assert_close(prior.log_density(samples, SHAPES), expected)
+    torch.testing.assert_close(prior.flat_log_density(flat, SHAPES), expected)
+    # A part of the tensors, in another order.
+    part: Shapes = {"t": SHAPES["t"], "a.bias": SHAPES["a.bias"]}
+    terms = unflatten(reference.log_prob(flat), SHAPES)
+    expected = flatten(terms, part).sum(1)
+    torch.testing.assert_close(prior.log_density(samples, part), expected)
+    torch.testing.assert_close(prior.flat_log_density(flatten(samples, part), part), expected)
+
+
+def test_centred_samples_follow_the_density():
+    prior, reference = centred()
+    zeros = like(torch.float64)
+    for draws in (
+        flatten(prior.sample_like(zeros, SHAPES, 20_000), SHAPES),
+        prior.sample_flat(zeros, SHAPES, 20_000),
+    ):
+        standard = (draws - reference.loc) / reference.scale
+        # Nine means of 20 000 draws: 0.007 each.
+        torch.testing.assert_close(standard.mean(0), torch.zeros(9).double(), rtol=0, atol=0.035)
+        torch.testing.assert_close(standard.std(0), torch.ones(9).double(), rtol=0, atol=0.03)
+
+
+@pytest.mark.parametrize("rows", [None, 3])
+def test_centred_gaussians_have_a_closed_form(rows: int | None):
+    prior, reference = centred()
+    loc = torch.randn(9 if rows is None else (rows, 9)).double()
+    scale = torch.rand(9).double() + 0.1
+    expected = td.kl_divergence(td.Normal(loc, scale), reference).sum() / (rows or 1)
+    samples = unflatten(torch.zeros(1, 9).double(), SHAPES)  # not used
+    marginals = NormalMarginals(loc, scale)
+    result = ClosedForm()(samples, SHAPES, prior, marginals=marginals).complexity
+    torch.testing.assert_close(result, expected)
+    # One Gaussian for all tensors takes another path.
+    alike = ClosedForm()(samples, SHAPES, Centred(CENTRE, Normal(2.0)), marginals=marginals)
+    other = td.Normal(as_vector(CENTRE), 2.0)
+    expected = td.kl_divergence(td.Normal(loc, scale), other).sum() / (rows or 1)
+    torch.testing.assert_close(alike.complexity, expected)
+
+
+def test_centred_laplace_has_its_exact_entropy_term():
+    prior = Centred({"w": torch.tensor([2.0]).double()}, Laplace(0.5))
+    loc, scale = torch.tensor([2.5]).double(), torch.tensor([0.2]).double()
+    draws = loc + scale * torch.randn(50_000, 1).double()
+    shapes = {"w": torch.Size([1])}
+    result = ClosedForm()({"w": draws}, shapes, prior, marginals=NormalMarginals(loc, scale))
+    expected = td.kl_divergence(td.Normal(0.5, 0.2), td.Laplace(0.0, 0.5)).item()
+    # |w|/0.5 varies by 0.4: 0.002.
+    assert result.complexity.item() == pytest.approx(expected, abs=0.01)
+
+
+def test_centred_on_a_network_keeps_its_weights():
+    network = torch.nn.Linear(2, 3)
+    prior = Centred.on(network, Normal(0.1))
+    before = network.weight.detach().clone()
+    with torch.no_grad():
+        network.weight.add_(1.0)
+    assert torch.equal(prior.values["weight"], before)
+    assert not prior.values["weight"].requires_grad
+    sampled = Centred.on(network, Sampled(lambda n: {"weight": torch.zeros(n, 3, 2)}))
+    assert not sampled.has_density
+    draws = sampled.sample_like({"weight": torch.zeros(1, 3, 2)}, {"weight": torch.Size([3, 2])}, 2)
+    torch.testing.assert_close(draws["weight"], network.weight.detach().expand(2, 3, 2))
+
+
+def test_centred_on_other_weights_is_refused():
+    with pytest.raises(ValueError, match="'w' has entries that are not finite"):
+        Centred({"w": torch.tensor([1.0, math.nan])}, Normal())
+    prior = Centred({"w": torch.zeros(2)}, PerLayer({"b*": Normal()}))
+    with pytest.raises(
+        ValueError, match=r"'v' is missing; the Bayesian parameter has shape \(2,\)"
+    ):
+        prior.check({"v": torch.Size([2])})
+    with pytest.raises(ValueError, match=r"'w' is of shape \(2,\)"):
+        prior.check({"w": torch.Size([3])})
+    with pytest.raises(ValueError, match=r"b\*"):
+        prior.check({"w": torch.Size([2])})

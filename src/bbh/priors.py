@@ -1,6 +1,7 @@
 """Priors over the weights. All can be sampled, and most have a density.
 
-A prior holds settings only, no tensors: it takes device and dtype from the samples it is given.
+A prior takes device and dtype from the samples it is given. All but ``Centred`` hold settings only,
+no tensors.
 """
 
 import fnmatch
@@ -8,14 +9,15 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 from torch import distributions as td
 
 from bbh.network import fan_in
-from bbh.samples import Params, Shapes, flatten, size, unflatten
+from bbh.samples import Params, Shapes, as_vector, flatten, size, unflatten
 
 
 class NoDensityError(TypeError):
@@ -69,8 +71,15 @@ class Prior(ABC):
         return self
 
     def normal(self, name: str) -> "Normal | None":
-        """The prior of the tensor called ``name`` if it is a Gaussian, else None."""
+        """The prior of the tensor called ``name`` if it is a Gaussian, else None.
+
+        If the prior has a ``centre``, this is the distribution of the distance to it.
+        """
         del name
+
+    def centre(self, shapes: Shapes, like: Tensor) -> Float[Tensor, " D"] | None:
+        """The weights that the prior is centred on, as in ``flatten``; None if there are none."""
+        del shapes, like
 
 
 class ElementwisePrior(Prior):
@@ -394,6 +403,96 @@ class Sampled(Prior):
                     f"the sampled prior gives {name!r} the shape {tuple(draw[name].shape)} for "
                     f"two draws; {(2, *shape)} is needed."
                 )
+
+
+@dataclass(frozen=True, eq=False)
+class Centred(Prior):
+    """Another prior, moved so that it is centred on given weights: w − values ~ prior.
+
+    Around a trained network it keeps the posterior near weights that are known to work, instead of
+    near zero. Each tensor has its own scale if the other prior gives it one, as ``PerLayer`` does.
+
+    >>> prior = Centred({"weight": torch.tensor([3.0])}, Normal(0.1))
+    >>> prior.log_prob("weight", torch.tensor([3.0])).exp()
+    tensor([3.9894])
+
+    Args:
+        values: The weights to centre on, at least those of all Bayesian parameters. They are
+            copied, and a saved posterior contains them.
+        prior: Distribution of the distance from these weights.
+    """
+
+    values: Mapping[str, Tensor]
+    prior: Prior
+    # Copies of the values in one row, for each device and type that asked for them: a training
+    # step must not copy from the host.
+    _rows: dict[Any, Tensor] = field(default_factory=dict[Any, Tensor], init=False, repr=False)
+
+    def __post_init__(self):
+        copies = {name: value.detach().clone() for name, value in self.values.items()}
+        for name, value in copies.items():
+            if not value.isfinite().all():
+                raise ValueError(f"Centred(values=…): {name!r} has entries that are not finite.")
+        object.__setattr__(self, "values", copies)
+        object.__setattr__(self, "has_density", self.prior.has_density)
+
+    @staticmethod
+    def on(network: nn.Module, prior: Prior) -> "Centred":
+        """Centres a prior on the current weights of a network."""
+        return Centred(dict(network.named_parameters()), prior)
+
+    def for_shapes(self, shapes: Shapes) -> "Centred":
+        """The same prior, where the other prior knows the shapes."""
+        return Centred(self.values, self.prior.for_shapes(shapes))
+
+    def sample_like(
+        self, samples: Mapping[str, Tensor], shapes: Shapes, num_samples: int
+    ) -> Params:
+        """Draws from the other prior, moved."""
+        draws = self.prior.sample_like(samples, shapes, num_samples)
+        return {name: draw + self._value(name, draw) for name, draw in draws.items()}
+
+    def sample_flat(
+        self, samples: Mapping[str, Tensor], shapes: Shapes, num_samples: int
+    ) -> Float[Tensor, "M D"]:
+        """Draws from the other prior, moved, with all weights of a draw in one row."""
+        draws = self.prior.sample_flat(samples, shapes, num_samples)
+        return draws + self.centre(shapes, draws)
+
+    def log_prob(self, name: str, values: Tensor) -> Tensor:
+        """Log density of the distance of every entry."""
+        return self.prior.log_prob(name, values - self._value(name, values))
+
+    def flat_log_density(self, flat: Float[Tensor, "S D"], shapes: Shapes) -> Float[Tensor, " S"]:
+        """log p(w) for weights that are already in one row per sample."""
+        return self.prior.flat_log_density(flat - self.centre(shapes, flat), shapes)
+
+    def check(self, shapes: Shapes) -> None:
+        """Raises if a tensor is missing or has another shape."""
+        for name, shape in shapes.items():
+            found = self.values.get(name)
+            if found is None or found.shape != shape:
+                has = "missing" if found is None else f"of shape {tuple(found.shape)}"
+                raise ValueError(
+                    f"Centred(values=…): {name!r} is {has}; the Bayesian parameter has shape "
+                    f"{tuple(shape)}."
+                )
+        self.prior.check(shapes)
+
+    def normal(self, name: str) -> Normal | None:
+        """The distribution of the distance from ``values`` if it is a Gaussian, else None."""
+        return self.prior.normal(name)
+
+    def centre(self, shapes: Shapes, like: Tensor) -> Float[Tensor, " D"]:
+        """The given weights in one row, on the device and dtype of ``like``."""
+        key = (tuple(shapes), like.device, like.dtype)
+        if key not in self._rows:
+            self._rows[key] = as_vector({name: self.values[name] for name in shapes}).to(like)
+        return self._rows[key]
+
+    def _value(self, name: str, like: Tensor) -> Tensor:
+        shape = self.values[name].shape
+        return self.centre({name: shape}, like).view(shape)
 
 
 def _check_positive(owner: str, **values: float) -> None:

@@ -32,6 +32,15 @@ VARIANTS = {
     "hypernet, k = 1": partial(
         bbh.methods.bayes_by_hypernet, divergence=d.NearestNeighbourEntropy(1), num_samples=3
     ),
+    "hypernet, joint entropy": partial(
+        bbh.methods.bayes_by_hypernet, divergence=d.JointEntropy(), noise=bbh.GaussianNoise(2)
+    ),
+    "hypernet, shared joint entropy": partial(
+        bbh.methods.bayes_by_hypernet,
+        prior=bbh.priors.Laplace(0.3),
+        divergence=d.JointEntropy(),
+        noise=bbh.GaussianNoise(2, shared=True),
+    ),
     "part of it": partial(bbh.methods.bayes_by_hypernet, bayesian=lambda name, _: "bias" in name),
     "single generator": partial(
         bbh.methods.bayes_by_hypernet, generator=bbh.generators.Single(hidden=(8,))

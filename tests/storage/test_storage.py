@@ -83,6 +83,8 @@ def same(first, second):
         return list(first) == list(second) and all(same(first[k], second[k]) for k in first)
     if isinstance(first, StrEnum):
         return first is second
+    if isinstance(first, torch.Tensor):
+        return torch.equal(first, second)
     return type(first) is type(second) and first == second
 
 
@@ -113,6 +115,7 @@ values = st.one_of(
     st.builds(divergences.NearestNeighbour, st.none() | counts, positive),
     st.builds(divergences.JointNearestNeighbour, st.none() | counts, positive),
     st.builds(divergences.NearestNeighbourEntropy, counts, positive),
+    st.builds(divergences.JointEntropy, positive),
     st.builds(divergences.Adversarial, widths, counts, counts, counts, st.none() | counts),
     st.builds(generators.LayerWise, **generator_fields),
     st.builds(generators.Sliced, **generator_fields),
@@ -163,11 +166,24 @@ class TestDescriptions:
         tried = {
             "Normal", "Laplace", "StudentT", "ScaleMixture", "PerLayer", "Categorical",
             "Bernoulli", "Gaussian", "HeteroscedasticGaussian", "ClosedForm", "NearestNeighbour",
-            "JointNearestNeighbour", "NearestNeighbourEntropy", "Adversarial", "LayerWise",
-            "Sliced", "Single", "Glorot", "FromNetwork", "GaussianNoise", "AdversarialTraining",
+            "JointNearestNeighbour", "NearestNeighbourEntropy", "JointEntropy", "Adversarial",
+            "LayerWise", "Sliced", "Single", "Glorot", "FromNetwork", "GaussianNoise",
+            "AdversarialTraining",
+            "Centred",  # below, since its tensors are not JSON
         }  # fmt: skip
         assert set(descriptions._VALUES) == tried
         assert set(descriptions._ENUMS) == {"FlowKind", "Sampling"}
+
+    def test_tensors_are_put_aside(self):
+        prior = priors.Centred({"w": torch.randn(3), "b": torch.randn(2)}, priors.Laplace(0.3))
+        tensors = {}
+        encoded = json.loads(json.dumps(encode(prior, tensors)))
+        back = decode(encoded, tensors)
+        assert back.prior == prior.prior
+        assert list(back.values) == ["w", "b"]
+        assert all(torch.equal(back.values[name], prior.values[name]) for name in prior.values)
+        with pytest.raises(ValueError, match="is missing"):
+            decode(encoded)
 
     def test_order_of_patterns_survives(self):
         """In PerLayer the first match counts, so {b, a} is not {a, b}."""
@@ -272,6 +288,14 @@ RECIPES = {
         generator=generators.LayerWise((5,), initialization=generators.FromNetwork(0.4)),
         divergence=divergences.NearestNeighbour(3, 1e-2),
         num_samples=3,
+    ),
+    "hypernet around given weights": lambda network: methods.bayes_by_hypernet(
+        network,
+        Categorical(),
+        priors.Centred.on(network, priors.PerLayer({"0.*": priors.Normal(0.3)})),
+        generator=SMALL,
+        divergence=divergences.JointEntropy(0.03),
+        num_samples=2,
     ),
 }
 

@@ -3,7 +3,6 @@
 The logit of the best critic is log q/p.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -12,9 +11,8 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from bbh.distribution import Cost
-from bbh.divergences.base import Divergence, NormalMarginals
-from bbh.priors import Prior
-from bbh.samples import Shapes, flatten, size
+from bbh.divergences.base import Comparison, Divergence
+from bbh.samples import Shapes, size
 
 
 class Critic(nn.Module):
@@ -80,32 +78,25 @@ class Adversarial(Divergence):
         """The number of critic steps before training."""
         return self.pretraining
 
-    def __call__(
-        self,
-        samples: Mapping[str, Tensor],
-        shapes: Shapes,
-        prior: Prior,
-        *,
-        marginals: NormalMarginals | None = None,
-        helper: nn.Module | None = None,
-    ) -> Cost:
+    def estimate(self, comparison: Comparison) -> Cost:
         """The critic's estimate, and the critic's own loss as the auxiliary term."""
-        if not isinstance(helper, Critic):
+        critic = comparison.helper
+        if not isinstance(critic, Critic):
             raise TypeError("Adversarial needs the critic that its helper() builds.")
-        generated = flatten(samples, shapes)
+        generated = comparison.flat()
         num_samples, num_weights = generated.shape
-        reference = prior.sample_flat(samples, shapes, num_samples)
+        reference = comparison.prior_flat(num_samples)
         index = torch.arange(num_weights, device=generated.device)
         if self.max_weights is not None and num_weights > self.max_weights:
             index = torch.randint(num_weights, (self.max_weights,), device=generated.device)
             generated, reference = generated[:, index], reference[:, index]
         # The estimate must not train the critic, which would only learn to make it small.
-        fixed = {name: value.detach() for name, value in helper.named_parameters()}
-        logits: Tensor = functional_call(helper, fixed, (generated, index))
+        fixed = {name: value.detach() for name, value in critic.named_parameters()}
+        logits: Tensor = functional_call(critic, fixed, (generated, index))
         complexity = logits.mean(0).sum() * (num_weights / len(index))
         # Binary cross-entropy in logit space: q is labelled one, the prior zero.
         auxiliary = (
-            F.softplus(-helper(generated.detach(), index)).mean()
-            + F.softplus(helper(reference, index)).mean()
+            F.softplus(-critic(generated.detach(), index)).mean()
+            + F.softplus(critic(reference, index)).mean()
         )
         return Cost(complexity, auxiliary)

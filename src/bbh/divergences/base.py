@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from jaxtyping import Float
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 
 from bbh.distribution import Cost
 from bbh.priors import NoDensityError, Prior
-from bbh.samples import Shapes
+from bbh.samples import Shapes, flatten
 
 
 class NormalMarginals(NamedTuple):
@@ -24,8 +25,43 @@ class NormalMarginals(NamedTuple):
     scale: Float[Tensor, " D"]
 
 
+@dataclass(frozen=True)
+class Comparison:
+    """Draws of q, the prior p to compare them with, and what else is known about q.
+
+    Attributes:
+        samples: Weight samples of q, ``{name: [S, *shape]}``, with gradient.
+        shapes: The tensors that enter the divergence.
+        prior: The distribution p.
+        marginals: Means and scales of q, if q is a factorised Gaussian. They have S rows of means
+            if each sample was drawn from a Gaussian with its own means.
+        gram: JᵀJ with J = ∂w/∂z, for each sample and each noise vector z, if q is a generator.
+        helper: The network that the divergence's ``helper`` built, if any.
+    """
+
+    samples: Mapping[str, Tensor]
+    shapes: Shapes
+    prior: Prior
+    marginals: NormalMarginals | None = None
+    gram: Float[Tensor, "S G Z Z"] | None = None
+    helper: nn.Module | None = None
+
+    @property
+    def num_samples(self) -> int:
+        """S, the number of weight samples."""
+        return len(self.samples[next(iter(self.shapes))])
+
+    def flat(self) -> Float[Tensor, "S D"]:
+        """All weights of a sample in one row."""
+        return flatten(self.samples, self.shapes)
+
+    def prior_flat(self, num_samples: int) -> Float[Tensor, "M D"]:
+        """New samples of the prior in the same layout."""
+        return self.prior.sample_flat(self.samples, self.shapes, num_samples)
+
+
 class Divergence(ABC):
-    """KL(q‖p), exact or estimated from weight samples of q.
+    """KL(q‖p), exact or estimated from weight samples of q; ``estimate`` is the method to write.
 
     A divergence holds settings only, no tensors. If it needs a helper network (a critic), then
     ``helper`` builds it and the weight distribution owns it, so that it is trained, moved and saved
@@ -34,8 +70,12 @@ class Divergence(ABC):
 
     needs_prior_density: ClassVar[bool] = False
     needs_marginals: ClassVar[bool] = False
+    needs_gram: ClassVar[bool] = False
 
     @abstractmethod
+    def estimate(self, comparison: Comparison) -> Cost:
+        """The divergence in nats between the q that drew the samples and the prior."""
+
     def __call__(
         self,
         samples: Mapping[str, Tensor],
@@ -43,22 +83,21 @@ class Divergence(ABC):
         prior: Prior,
         *,
         marginals: NormalMarginals | None = None,
+        gram: Float[Tensor, "S G Z Z"] | None = None,
         helper: nn.Module | None = None,
     ) -> Cost:
-        """The divergence in nats between the q that drew ``samples`` and the prior.
-
-        Args:
-            samples: Weight samples of q, ``{name: [S, *shape]}``, with gradient.
-            shapes: The tensors that enter the divergence.
-            prior: The distribution p.
-            marginals: Means and scales of q, if q is a factorised Gaussian. They have S rows of
-                means if each sample was drawn from a Gaussian with its own means.
-            helper: The network that ``helper`` built, if any.
-        """
+        """The divergence in nats; the arguments are described in ``Comparison``."""
+        comparison = Comparison(samples, shapes, prior, marginals, gram, helper)
+        check_num_samples(self, comparison.num_samples)
+        return self.estimate(comparison)
 
     def min_samples(self) -> int:
         """The smallest number of weight samples for an estimate."""
         return 1
+
+    def added_noise(self) -> float:
+        """Standard deviation of Gaussian noise that draws of a generator must contain."""
+        return 0.0
 
     def helper(self, shapes: Shapes) -> nn.Module | None:
         """A network to be trained on the cost's ``auxiliary`` term, or None."""
@@ -72,13 +111,19 @@ class Divergence(ABC):
         """The number of steps on the auxiliary term alone before training starts."""
         return 0
 
-    def check(self, prior: Prior, *, has_marginals: bool) -> None:
+    def check(self, prior: Prior, *, has_marginals: bool, has_gram: bool = False) -> None:
         """Raises if this divergence cannot be computed for this kind of q and this prior."""
         name = type(self).__name__
+        if self.needs_gram and not has_gram:
+            raise TypeError(
+                f"{name} needs weights that a generator makes from noise. Use it with "
+                "bbh.methods.bayes_by_hypernet; for Gaussian weights, ClosedForm is exact."
+            )
         if self.needs_marginals and not has_marginals:
             raise TypeError(
                 f"{name} needs the density of q, and an implicit distribution has none. Use "
-                "bbh.divergences.NearestNeighbourEntropy, NearestNeighbour or Adversarial."
+                "bbh.divergences.NearestNeighbourEntropy, JointEntropy, NearestNeighbour or "
+                "Adversarial."
             )
         if self.needs_prior_density and not prior.has_density:
             raise NoDensityError(

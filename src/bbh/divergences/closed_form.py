@@ -1,16 +1,15 @@
 """KL of a factorised Gaussian, exact wherever a closed form exists."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bbh.distribution import Cost
-from bbh.divergences.base import Divergence, NormalMarginals
-from bbh.priors import Normal, Prior
-from bbh.samples import Shapes, unflatten
+from bbh.divergences.base import Comparison, Divergence
+from bbh.priors import Normal
+from bbh.samples import unflatten
 
 
 @dataclass(frozen=True)
@@ -25,18 +24,14 @@ class ClosedForm(Divergence):
     needs_prior_density = True
     needs_marginals = True
 
-    def __call__(
-        self,
-        samples: Mapping[str, Tensor],
-        shapes: Shapes,
-        prior: Prior,
-        *,
-        marginals: NormalMarginals | None = None,
-        helper: nn.Module | None = None,
-    ) -> Cost:
+    def estimate(self, comparison: Comparison) -> Cost:
         """The KL: exact for a Gaussian prior, else an unbiased estimate."""
+        marginals, shapes, prior = comparison.marginals, comparison.shapes, comparison.prior
         if marginals is None:
             raise TypeError("ClosedForm needs the marginals of q.")
+        if (centre := prior.centre(shapes, marginals.loc)) is not None:
+            # KL does not change if q and p are moved together.
+            marginals = marginals._replace(loc=marginals.loc - centre)
         normals = {prior.normal(name) for name in shapes}
         if len(normals) == 1 and (normal := normals.pop()) is not None:
             return Cost(normal_kl(*marginals, normal))
@@ -49,7 +44,8 @@ class ClosedForm(Divergence):
                 terms.append(normal_kl(loc, scale, normal))
             else:
                 entropy = (scale.log() + 0.5 * math.log(2 * math.pi * math.e)).sum()
-                prior_term = -prior.log_prob(name, samples[name]).sum() / len(samples[name])
+                samples = comparison.samples[name]
+                prior_term = -prior.log_prob(name, samples).sum() / len(samples)
                 terms.append(prior_term - entropy)
         return Cost(torch.stack(terms).sum())
 

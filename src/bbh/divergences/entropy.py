@@ -1,17 +1,12 @@
 """KL with a nearest-neighbour estimate of q's entropy and the exact density of the prior."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from torch import Tensor, nn
-
 from bbh.distribution import Cost
-from bbh.divergences.base import Divergence, NormalMarginals, check_num_samples
+from bbh.divergences.base import Comparison, Divergence
 from bbh.divergences.nearest_neighbour import check_floor
 from bbh.divergences.neighbours import sum_log_distances
-from bbh.priors import Prior
-from bbh.samples import Shapes, flatten
 
 
 @dataclass(frozen=True)
@@ -46,23 +41,15 @@ class NearestNeighbourEntropy(Divergence):
         """k + 1: a sample and its k neighbours."""
         return self.neighbours + 1
 
-    def __call__(
-        self,
-        samples: Mapping[str, Tensor],
-        shapes: Shapes,
-        prior: Prior,
-        *,
-        marginals: NormalMarginals | None = None,
-        helper: nn.Module | None = None,
-    ) -> Cost:
+    def estimate(self, comparison: Comparison) -> Cost:
         """Exact prior term minus the estimated entropy, summed over weights."""
-        generated = flatten(samples, shapes)
+        generated = comparison.flat()
         num_samples, num_weights = generated.shape
-        check_num_samples(self, num_samples)
         constant = _digamma(num_samples) - _digamma(self.neighbours) + math.log(2)
         log_distance = sum_log_distances(generated, None, self.floor, self.neighbours)
         entropy = log_distance / num_samples + num_weights * constant
-        return Cost(-prior.flat_log_density(generated, shapes).mean() - entropy)
+        log_prior = comparison.prior.flat_log_density(generated, comparison.shapes)
+        return Cost(-log_prior.mean() - entropy)
 
 
 def _digamma(number: int) -> float:

@@ -9,22 +9,55 @@ to the nearest other sample of q.
 """
 
 import math
-from collections.abc import Mapping
+from abc import abstractmethod
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from bbh.distribution import Cost
-from bbh.divergences.base import Divergence, NormalMarginals, check_num_samples
+from bbh.divergences.base import Comparison, Divergence
 from bbh.divergences.neighbours import TINY, sum_log_distances
-from bbh.priors import Prior
-from bbh.samples import Shapes, flatten, size
 
 
 @dataclass(frozen=True)
-class NearestNeighbour(Divergence):
+class PriorDistances(Divergence):
+    """Compares distances between samples of q with distances to new samples of the prior.
+
+    Args:
+        prior_samples: m, the number of prior samples, which are new in every step; None takes as
+            many as there are weight samples.
+        floor: Distances are √(distance² + floor²), so gradients stay below 1/(2·floor).
+    """
+
+    prior_samples: int | None = None
+    floor: float = 1e-4
+
+    def __post_init__(self):
+        if self.prior_samples is not None and self.prior_samples < 1:
+            raise ValueError(f"prior_samples={self.prior_samples}: at least one is needed.")
+        check_floor(self.floor)
+
+    def min_samples(self) -> int:
+        """Two: a sample and its neighbour."""
+        return 2
+
+    def estimate(self, comparison: Comparison) -> Cost:
+        """Draws from the prior and compares."""
+        generated = comparison.flat()
+        reference = comparison.prior_flat(self.prior_samples or len(generated))
+        return Cost(self.from_samples(generated, reference))
+
+    @abstractmethod
+    def from_samples(
+        self, generated: Float[Tensor, "S D"], reference: Float[Tensor, "M D"]
+    ) -> Float[Tensor, ""]:
+        """The divergence in nats, from samples of q and of the prior."""
+
+
+@dataclass(frozen=True)
+class NearestNeighbour(PriorDistances):
     """The paper's main estimator: each weight separately (d = 1), summed.
 
     It works well for a narrow q inside the bulk of the prior. It penalises means beyond two prior
@@ -39,39 +72,18 @@ class NearestNeighbour(Divergence):
         floor: Distances are √(distance² + floor²), so gradients stay below 1/(2·floor).
     """
 
-    prior_samples: int | None = None
-    floor: float = 1e-4
-
-    def __post_init__(self):
-        _check_prior_samples(self.prior_samples)
-        check_floor(self.floor)
-
-    def min_samples(self) -> int:
-        """Two: a sample and its neighbour."""
-        return 2
-
-    def __call__(
-        self,
-        samples: Mapping[str, Tensor],
-        shapes: Shapes,
-        prior: Prior,
-        *,
-        marginals: NormalMarginals | None = None,
-        helper: nn.Module | None = None,
-    ) -> Cost:
+    def from_samples(
+        self, generated: Float[Tensor, "S D"], reference: Float[Tensor, "M D"]
+    ) -> Float[Tensor, ""]:
         """Σ over weights of the mean over samples of log(ρ/ν) + log(m/(n − 1))."""
-        generated = flatten(samples, shapes)
         num_samples, num_weights = generated.shape
-        check_num_samples(self, num_samples)
-        num_prior = self.prior_samples or num_samples
-        reference = prior.sample_flat(samples, shapes, num_prior)
         log_ratio = sum_log_distances(generated, reference, self.floor)
-        constant = num_weights * math.log(num_prior / (num_samples - 1))
-        return Cost(log_ratio / num_samples + constant)
+        constant = num_weights * math.log(len(reference) / (num_samples - 1))
+        return log_ratio / num_samples + constant
 
 
 @dataclass(frozen=True)
-class JointNearestNeighbour(Divergence):
+class JointNearestNeighbour(PriorDistances):
     """Estimates the KL of all weights as one vector (d = D).
 
     In many dimensions distances concentrate, and the estimate tends to
@@ -84,32 +96,11 @@ class JointNearestNeighbour(Divergence):
         floor: Distances are √(distance² + floor²), as in ``NearestNeighbour``.
     """
 
-    prior_samples: int | None = None
-    floor: float = 1e-4
-
-    def __post_init__(self):
-        _check_prior_samples(self.prior_samples)
-        check_floor(self.floor)
-
-    def min_samples(self) -> int:
-        """Two: a sample and its neighbour."""
-        return 2
-
-    def __call__(
-        self,
-        samples: Mapping[str, Tensor],
-        shapes: Shapes,
-        prior: Prior,
-        *,
-        marginals: NormalMarginals | None = None,
-        helper: nn.Module | None = None,
-    ) -> Cost:
+    def from_samples(
+        self, generated: Float[Tensor, "S D"], reference: Float[Tensor, "M D"]
+    ) -> Float[Tensor, ""]:
         """D · mean_i log(ρ_i/ν_i) + log(m/(n − 1))."""
-        generated = flatten(samples, shapes)
-        num_samples = len(generated)
-        check_num_samples(self, num_samples)
-        num_prior = self.prior_samples or num_samples
-        reference = prior.sample_flat(samples, shapes, num_prior)
+        num_samples, num_weights = generated.shape
         within = _squared_distances(generated, generated)
         within = within + torch.diag(within.new_full((num_samples,), torch.inf))
         across = _squared_distances(generated, reference)
@@ -117,19 +108,14 @@ class JointNearestNeighbour(Divergence):
         across = (across.amin(1) + self.floor**2).sqrt()
         log_ratio = (across / (within + TINY) + TINY).log()
         # The authors' code multiplies the constant by D as well; the formula does not.
-        constant = math.log(num_prior / (num_samples - 1))
-        return Cost(size(shapes) * log_ratio.mean() + constant)
+        constant = math.log(len(reference) / (num_samples - 1))
+        return num_weights * log_ratio.mean() + constant
 
 
 def check_floor(floor: float) -> None:
     """Raises if the floor is not positive: equal samples would then have distance 0."""
     if not floor > 0:
         raise ValueError(f"floor={floor}: the smallest distance must be positive.")
-
-
-def _check_prior_samples(prior_samples: int | None) -> None:
-    if prior_samples is not None and prior_samples < 1:
-        raise ValueError(f"prior_samples={prior_samples}: at least one is needed.")
 
 
 def _squared_distances(

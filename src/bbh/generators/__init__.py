@@ -4,6 +4,7 @@ from bbh.generators.base import Generator, Hypernetworks
 from bbh.generators.hypernetwork import Head, Hypernetwork
 from bbh.generators.initialization import FromNetwork, Glorot, Initialization
 from bbh.generators.layerwise import LayerWise
+from bbh.generators.module import GeneratorModule
 from bbh.generators.single import Single
 from bbh.generators.sliced import Sliced
 from bbh.samples import Shapes, size
@@ -11,6 +12,7 @@ from bbh.samples import Shapes, size
 __all__ = [
     "FromNetwork",
     "Generator",
+    "GeneratorModule",
     "Glorot",
     "Head",
     "Hypernetwork",

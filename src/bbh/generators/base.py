@@ -10,15 +10,19 @@ from typing import cast
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn import functional as F
 
+from bbh.generators.factored.gradients import outer_linear
 from bbh.generators.hypernetwork import (
     Head,
     Hypernetwork,
     features_together,
+    moved_features,
     num_parameters,
     outputs_together,
 )
 from bbh.generators.initialization import FromNetwork, Initialization
+from bbh.generators.module import GeneratorModule
 from bbh.network import fan_in
 from bbh.noise import GaussianNoise
 from bbh.samples import Params, Shapes, size, unflatten_parts
@@ -32,7 +36,7 @@ _BYTES = 4
 _BLOW_UP = 100
 
 
-class Hypernetworks(nn.Module):
+class Hypernetworks(GeneratorModule):
     """Maps noise [S, G, Z] to weights {name: [S, *shape]}, with one hypernetwork per head."""
 
     def __init__(self, shapes: Shapes, hypernetworks: list[Hypernetwork]):
@@ -63,6 +67,31 @@ class Hypernetworks(nn.Module):
             made = [one(noise[:, one.head.group]) for one in hypernetworks]
         shapes = [{name: self.shapes[name] for name in one.head.names} for one in hypernetworks]
         return unflatten_parts(zip(made, shapes, strict=True))
+
+    def jacobian_gram(self, noise: Float[Tensor, "S G Z"]) -> Float[Tensor, "S G Z Z"]:
+        """JᵀJ for each noise vector z, from derivatives of the last hidden layers alone.
+
+        Output layers are linear: J = W ∂h/∂z.
+        """
+        # Mixed precision would round small directions away, so it is switched off here. Its dense
+        # gradients must stay dense, since an optimizer takes them either dense or in factors.
+        mixed = torch.is_autocast_enabled(noise.device.type)
+        multiply = F.linear if mixed else outer_linear
+        grams: list[list[Tensor]] = [[] for _ in range(self.num_groups)]
+        with torch.autocast(noise.device.type, enabled=False):
+            for hypernetworks in self._alike():
+                inputs = torch.stack([noise[:, one.head.group] for one in hypernetworks])
+                moved = moved_features(hypernetworks, inputs)
+                for one, features in zip(hypernetworks, moved, strict=True):
+                    grams[one.head.group].append(one.output_gram(features, multiply))
+            return torch.stack([torch.stack(parts).sum(0) for parts in grams], dim=1)
+
+    def _alike(self) -> list[list[Hypernetwork]]:
+        """Hypernetworks whose hidden layers have equal shapes, so that they can be stacked."""
+        alike: dict[int, list[Hypernetwork]] = {}
+        for one in self._all():
+            alike.setdefault(one.head.slices, []).append(one)
+        return list(alike.values())
 
     def _all(self) -> list[Hypernetwork]:
         return cast(list[Hypernetwork], list(self.hypernetworks))

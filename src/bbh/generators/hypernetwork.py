@@ -1,5 +1,6 @@
 """The network that turns noise into weights: hidden layers, and one output layer for all slices."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -8,7 +9,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bbh.generators.factored.gradients import is_large, outer_linear
+from bbh.generators.factored.gradients import collects_factors, is_large, outer_linear
+
+# vectors, matrix → vectors @ matrixᵀ
+Multiply = Callable[[Tensor, Tensor], Tensor]
 
 # Rows in each piece of a batched matrix product, see ``_outputs_of_alike``.
 _ROWS = 256
@@ -95,6 +99,23 @@ class Hypernetwork(nn.Module):
             weights = torch.cat([weights, tail], dim=1)
         return weights + self.output_bias if self.bias_per_weight else weights
 
+    def output_gram(
+        self, moved: Float[Tensor, "S Z slices hidden"], multiply: Multiply
+    ) -> Float[Tensor, "S Z Z"]:
+        """JᵀJ of the weights, where J = W · moved.
+
+        Args:
+            moved: Derivatives of the last hidden layer by each dimension of the noise.
+            multiply: The function that multiplies vectors with the output matrix.
+        """
+        rest = self.head.num_weights % self.head.outputs
+        if not rest:
+            return _gram_of_products(moved, self.output_weight, multiply)
+        # The last slice uses only the first rows of the matrix.
+        whole, tail = moved[:, :, :-1], moved[:, :, -1:]
+        gram = _gram_of_products(tail, self.output_weight[:rest], multiply)
+        return gram + _gram_of_products(whole, self.output_weight, multiply)
+
     def features(
         self, noise: Float[Tensor, "S Z"], first: int = 0, last: int | None = None
     ) -> Float[Tensor, "S slices hidden"]:
@@ -111,6 +132,25 @@ class Hypernetwork(nn.Module):
         return features
 
 
+def _gram_of_products(
+    vectors: Float[Tensor, "S Z slices hidden"],
+    matrix: Float[Tensor, "rows hidden"],
+    multiply: Multiply,
+) -> Float[Tensor, "S Z Z"]:
+    """Inner products of matrix · vectors of a draw, for all pairs of noise dimensions.
+
+    Many vectors are multiplied with the matrix WᵀW, whose size is that of the hidden layer. Only
+    if there are so few that all products together are smaller than the matrix W are these computed,
+    and also if the optimizer collects factors of the gradient, which WᵀW does not have.
+    """
+    few = vectors[..., 0].numel() < matrix.shape[1]
+    if few or collects_factors(matrix):
+        left = right = multiply(vectors.flatten(0, 2), matrix).view(*vectors.shape[:2], -1)
+    else:
+        left, right = vectors.flatten(2), (vectors @ (matrix.T @ matrix)).flatten(2)
+    return left @ right.mT
+
+
 def features_together(
     hypernetworks: list[Hypernetwork], noise: Float[Tensor, "G S Z"]
 ) -> Float[Tensor, "G S hidden"]:
@@ -120,11 +160,7 @@ def features_together(
     batched product, which is faster. The weights are the first factor in these products, so that
     their gradients have the layout of the weights and need no copy.
     """
-    first, *others = (
-        (torch.stack([layer.weight for layer in layers]), torch.stack([one.bias for one in layers]))
-        for layers in zip(*(_linear_layers(one) for one in hypernetworks), strict=True)
-    )
-    weight, bias = first
+    (weight, bias), *others = _stacked_layers(hypernetworks)
     # With a single slice the one-hot code is always 1, so its column acts as a bias.
     constant = (weight[:, :, -1] + bias).unsqueeze(2)
     slope = hypernetworks[0].slope
@@ -132,6 +168,41 @@ def features_together(
     for weight, bias in others:
         features = F.leaky_relu(torch.baddbmm(bias.unsqueeze(2), weight, features), slope)
     return (features * torch.stack([one.gain for one in hypernetworks]).view(-1, 1, 1)).mT
+
+
+def moved_features(
+    hypernetworks: list[Hypernetwork], noise: Float[Tensor, "G S Z"]
+) -> Float[Tensor, "G S Z slices hidden"]:
+    """Derivatives of last hidden layers by z, times gains, for hidden layers of equal shapes.
+
+    A leaky ReLU is linear on either side of zero. So the derivative of a layer is its matrix, with
+    the rows of units below zero multiplied by the slope. Which units these are has no gradient.
+    """
+    (weight, bias), *others = _stacked_layers(hypernetworks)
+    slope, dim = hypernetworks[0].slope, noise.shape[2]
+    by_noise, by_slice = weight.split([dim, weight.shape[2] - dim], dim=2)
+    # Units are the second axis, then come draws and slices; derivatives have z's axis before these.
+    with torch.no_grad():
+        inputs = (by_noise @ noise.mT).unsqueeze(3) + (by_slice + bias.unsqueeze(2)).unsqueeze(2)
+        features = F.leaky_relu(inputs, slope)
+    places = features.shape[2:]
+    moved = by_noise[..., None, None] * _slopes(features, slope)
+    for weight, bias in others:
+        with torch.no_grad():
+            inputs = torch.baddbmm(bias.unsqueeze(2), weight, features.flatten(2))
+            features = F.leaky_relu(inputs, slope).unflatten(2, places)
+        moved = torch.bmm(weight, moved.flatten(2)).unflatten(2, (dim, *places))
+        moved = moved * _slopes(features, slope)
+    gains = torch.stack([one.gain for one in hypernetworks]).view(-1, 1, 1, 1, 1)
+    return (moved * gains).permute(0, 3, 2, 4, 1)
+
+
+def _slopes(
+    features: Float[Tensor, "G hidden S slices"], slope: float
+) -> Float[Tensor, "G hidden 1 S slices"]:
+    """One above zero, else the slope of the leaky ReLU."""
+    one = features.new_ones(())
+    return torch.where(features > 0, one, slope * one).unsqueeze(2)
 
 
 def outputs_together(
@@ -175,6 +246,14 @@ def _outputs_of_alike(
     weights = torch.bmm(weight.view(groups * pieces, -1, hidden), inputs)
     # The weights of a draw are contiguous in memory, as the following kernels need them.
     return (weights.view(groups, rows, -1) + bias.unsqueeze(2)).mT.contiguous()
+
+
+def _stacked_layers(hypernetworks: list[Hypernetwork]) -> list[tuple[Tensor, Tensor]]:
+    """Weights [G, outputs, inputs] and biases [G, outputs] of every hidden layer."""
+    return [
+        (torch.stack([layer.weight for layer in layers]), torch.stack([one.bias for one in layers]))
+        for layers in zip(*(_linear_layers(one) for one in hypernetworks), strict=True)
+    ]
 
 
 def _linear_layers(hypernetwork: Hypernetwork) -> list[nn.Linear]:

@@ -1,12 +1,13 @@
 """Bayes by Hypernet: a generator maps noise to weights, and their density is not known."""
 
+import torch
 from torch import nn
 
 from bbh.distribution import Cost, WeightDistribution
 from bbh.divergences import Divergence, NearestNeighbour, NearestNeighbourEntropy
 from bbh.divergences.base import check_num_samples
 from bbh.execution import Execution
-from bbh.generators import Generator, Hypernetworks
+from bbh.generators import Generator, GeneratorModule
 from bbh.generators import default as default_generator
 from bbh.likelihoods import Likelihood, P
 from bbh.methods.assembly import assemble
@@ -15,7 +16,7 @@ from bbh.network import Forward, Selection, divide
 from bbh.noise import GaussianNoise
 from bbh.posterior import Posterior, check_parts
 from bbh.priors import Normal, Prior
-from bbh.samples import Samples
+from bbh.samples import Params, Samples
 
 __all__ = ["Implicit", "bayes_by_hypernet"]
 
@@ -54,7 +55,7 @@ def bayes_by_hypernet(
         divergence = (
             NearestNeighbourEntropy(neighbours) if prior.has_density else NearestNeighbour()
         )
-    divergence.check(prior, has_marginals=False)  # before anything large is built
+    divergence.check(prior, has_marginals=False, has_gram=True)  # before anything large is built
     values, points = divide(network, bayesian)
     generator = generator or default_generator({name: v.shape for name, v in values.items()})
     return assemble(
@@ -77,16 +78,18 @@ def bayes_by_hypernet(
 class Implicit(WeightDistribution):
     """w = G(z), z ~ N(0, I); KL(q‖p) is estimated from the samples themselves.
 
+    Some divergences add noise: w = G(z) + σε.
+
     Args:
         generator: Maps noise to weights.
         noise: Dimension of z, and whether tensors share it.
-        divergence: An estimator of the KL that needs nothing but samples of q.
+        divergence: An estimator of the KL that needs samples of q, or its generator's derivative.
         samples_per_step: The number of weight draws per training step; all enter the estimate.
     """
 
     def __init__(
         self,
-        generator: Hypernetworks,
+        generator: GeneratorModule,
         noise: GaussianNoise,
         divergence: Divergence,
         samples_per_step: int = 5,
@@ -104,19 +107,34 @@ class Implicit(WeightDistribution):
         self.helper = helper and helper.to(next(generator.parameters()))
 
     def sample(self, num_samples: int) -> Samples:
-        """Draws noise and maps it to weights with the generator."""
+        """Draws noise and maps it to weights; adds noise to them if the divergence asks for it."""
         like = next(self.generator.parameters())
         noise = self.noise.sample(num_samples, self.generator.num_groups, like)
-        return Samples(self.generator(noise))
+        weights = self.generator(noise)
+        if sigma := self.divergence.added_noise():
+            weights = {n: w + sigma * torch.randn_like(w) for n, w in weights.items()}
+        if not self.divergence.needs_gram:
+            return Samples(weights)
+        with_gradient = torch.is_grad_enabled()
+
+        def gram() -> Params:
+            """JᵀJ at the noise of these draws, which only the cost asks for."""
+            with torch.set_grad_enabled(with_gradient):
+                by_vector = self.generator.jacobian_gram(noise)
+            # If all tensors move with one vector, they add up.
+            return {"gram": by_vector.sum(1, keepdim=True) if self.noise.shared else by_vector}
+
+        return Samples(weights, later=gram)
 
     def cost(self, samples: Samples, prior: Prior) -> Cost:
         """The divergence between q and the prior, estimated from these draws."""
-        return self.divergence(samples, self.shapes, prior, helper=self.helper)
+        gram = samples.latent("gram") if self.divergence.needs_gram else None
+        return self.divergence(samples, self.shapes, prior, gram=gram, helper=self.helper)
 
     def check_prior(self, prior: Prior) -> None:
         """Raises if the divergence cannot work with this prior."""
         prior.check(self.shapes)
-        self.divergence.check(prior, has_marginals=False)
+        self.divergence.check(prior, has_marginals=False, has_gram=True)
 
     def noise_groups(self) -> dict[tuple[str, ...], int]:
         """One group of all tensors if they share their noise, else the generator's groups."""

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any, cast
 
+from torch import Tensor
+
 from bbh import divergences, generators, likelihoods, priors
 from bbh.methods import FlowKind
 from bbh.noise import GaussianNoise
@@ -22,6 +24,8 @@ _VALUES: dict[str, type] = {
         priors.StudentT,
         priors.ScaleMixture,
         priors.PerLayer,
+        priors.FanIn,
+        priors.Centred,
         likelihoods.Categorical,
         likelihoods.Bernoulli,
         likelihoods.Gaussian,
@@ -30,6 +34,7 @@ _VALUES: dict[str, type] = {
         divergences.NearestNeighbour,
         divergences.JointNearestNeighbour,
         divergences.NearestNeighbourEntropy,
+        divergences.JointEntropy,
         divergences.Adversarial,
         generators.LayerWise,
         generators.Sliced,
@@ -41,6 +46,8 @@ _VALUES: dict[str, type] = {
     )
 }
 _ENUMS: dict[str, type[StrEnum]] = {cls.__name__: cls for cls in (FlowKind, Sampling)}
+# The names of tensors that belong to a description begin with this.
+TENSOR_PREFIX = "description/"
 
 
 class Custom:
@@ -50,58 +57,74 @@ class Custom:
         self.name = name
 
 
-def encode(value: Any) -> Any:
+def encode(value: Any, tensors: dict[str, Tensor] | None = None) -> Any:
     """Converts a value to JSON; of an object of an unknown class, only the class name is kept.
 
     >>> encode(priors.Normal(2.0))
     {'type': 'Normal', 'scale': 2.0, 'loc': 0.0}
+
+    Args:
+        value: The value.
+        tensors: Where to put tensors of the value, which JSON does not hold: under new names.
     """
     if isinstance(value, StrEnum):
         return {"enum": type(value).__name__, "value": str(value)}
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, tuple):
-        return {"tuple": [encode(one) for one in cast(tuple[Any, ...], value)]}
+        return {"tuple": [encode(one, tensors) for one in cast(tuple[Any, ...], value)]}
     if isinstance(value, list):
-        return [encode(one) for one in cast(list[Any], value)]
+        return [encode(one, tensors) for one in cast(list[Any], value)]
     if isinstance(value, Mapping):
         items = cast(Mapping[str, Any], value).items()
-        return {"mapping": {name: encode(one) for name, one in items}}
+        return {"mapping": {name: encode(one, tensors) for name, one in items}}
     if _VALUES.get(type(value).__name__) is type(value):
         fields = [field for field in dataclasses.fields(value) if field.init]
-        encoded = {field.name: encode(getattr(value, field.name)) for field in fields}
+        encoded = {field.name: encode(getattr(value, field.name), tensors) for field in fields}
         return {"type": type(value).__name__, **encoded}
+    if isinstance(value, Tensor) and tensors is not None:
+        name = f"{TENSOR_PREFIX}{len(tensors)}"
+        tensors[name] = value
+        return {"tensor": name}
     return {"custom": f"{type(value).__module__}.{type(value).__qualname__}"}
 
 
-def decode(encoded: Any) -> Any:
+def decode(encoded: Any, tensors: Mapping[str, Tensor] | None = None) -> Any:
     """Converts the result of ``encode`` back to the value.
 
     If the value or a part of it is of the user's own class, the result is a ``Custom``.
+
+    Args:
+        encoded: The result of ``encode``.
+        tensors: The tensors that ``encode`` put aside.
 
     Raises:
         ValueError: A name or field that this version does not know.
     """
     if isinstance(encoded, list):
-        parts = [decode(one) for one in cast(list[Any], encoded)]
+        parts = [decode(one, tensors) for one in cast(list[Any], encoded)]
         return _custom_among(parts) or parts
     if not isinstance(encoded, dict):
         return encoded
     known = cast(dict[str, Any], encoded)
     if "tuple" in known:
-        parts = decode(known["tuple"])
+        parts = decode(known["tuple"], tensors)
         return parts if isinstance(parts, Custom) else tuple(parts)
     if "mapping" in known:
-        items = {name: decode(one) for name, one in known["mapping"].items()}
+        items = {name: decode(one, tensors) for name, one in known["mapping"].items()}
         return _custom_among(items.values()) or items
     if "enum" in known and known["enum"] in _ENUMS:
         return _ENUMS[known["enum"]](known["value"])
+    if "tensor" in known:
+        if known["tensor"] not in (tensors or {}):
+            raise ValueError(f"the tensor {known['tensor']!r} is missing")
+        return cast(Mapping[str, Tensor], tensors)[known["tensor"]]
     if "custom" in known:
         return Custom(str(known["custom"]))
     cls = _VALUES.get(str(known.get("type")))
     if cls is None:
         raise ValueError(f"unknown kind of object: {sorted(known.items())[:3]}")
-    arguments = {name: decode(one) for name, one in known.items() if name != "type"}
+    arguments = {name: decode(one, tensors) for name, one in known.items() if name != "type"}
     if custom := _custom_among(arguments.values()):
         return custom
     try:

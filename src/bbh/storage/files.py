@@ -21,7 +21,7 @@ from bbh.files import atomic_path
 from bbh.methods import registered
 from bbh.network import Forward, call_network
 from bbh.posterior import Posterior
-from bbh.storage.descriptions import Custom, decode, encode
+from bbh.storage.descriptions import TENSOR_PREFIX, Custom, decode, encode
 from bbh.version import __version__
 
 FORMAT = 1
@@ -43,15 +43,14 @@ def save(posterior: Posterior[Any], path: str | Path) -> None:
             "this posterior was assembled by hand, so there is no method to load it with. Save "
             "its state_dict() instead."
         )
-    tensors = {
-        name: value.detach().cpu().contiguous() for name, value in posterior.state_dict().items()
-    }
+    described: dict[str, Tensor] = {}
+    arguments = posterior.recipe.arguments
     description: dict[str, Any] = {
         "format": FORMAT,
         "method": posterior.recipe.method,
-        "arguments": {name: encode(one) for name, one in posterior.recipe.arguments.items()},
-        "prior": encode(posterior.prior),
-        "likelihood": encode(posterior.likelihood),
+        "arguments": {name: encode(one, described) for name, one in arguments.items()},
+        "prior": encode(posterior.prior, described),
+        "likelihood": encode(posterior.likelihood, described),
         "custom_forward": posterior.call_with is not call_network,
         "network": fingerprint(posterior.network),
         "shapes": {name: list(shape) for name, shape in posterior.weights.shapes.items()},
@@ -61,6 +60,10 @@ def save(posterior: Posterior[Any], path: str | Path) -> None:
             "python": platform.python_version(),
         },
         "seed": torch.initial_seed(),
+    }
+    tensors = {
+        name: value.detach().cpu().contiguous()
+        for name, value in (posterior.state_dict() | described).items()
     }
     description["digest"] = _digest(description, tensors)
     with atomic_path(Path(path)) as temporary:
@@ -91,7 +94,9 @@ def load(
         StorageError: The file is damaged, of a newer format, or for another network.
     """
     path = Path(path)
-    description, tensors = _read(path)
+    description, everything = _read(path)
+    described = {name: v for name, v in everything.items() if name.startswith(TENSOR_PREFIX)}
+    tensors = {name: v for name, v in everything.items() if name not in described}
     if differences := _differences(description["network"], fingerprint(network)):
         shown = "; ".join(differences[:5]) + ("; …" if len(differences) > 5 else "")
         raise StorageError(f"{path} was saved for another network: {shown}.")
@@ -101,7 +106,7 @@ def load(
         name: description[name] for name in ("prior", "likelihood")
     }
     try:
-        arguments = {name: decode(one) for name, one in encoded.items()} | custom
+        arguments = {name: decode(one, described) for name, one in encoded.items()} | custom
     except ValueError as error:
         raise StorageError(
             f"{path} was written by bbh {description['versions']['bbh']}, and bbh {__version__} "

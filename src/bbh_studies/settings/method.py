@@ -19,6 +19,7 @@ _DIVERGENCES: dict[str, Callable[["WithDivergence"], divergences.Divergence]] = 
     "closed_form": lambda _: divergences.ClosedForm(),
     "nearest_neighbour": lambda one: divergences.NearestNeighbour(one.prior_samples or None),
     "joint": lambda one: divergences.JointNearestNeighbour(one.prior_samples or None),
+    "joint_entropy": lambda _: divergences.JointEntropy(),
     "entropy": lambda one: divergences.NearestNeighbourEntropy(one.neighbours),
     "adversarial": lambda one: divergences.Adversarial(steps=one.critic_steps),
 }
@@ -103,7 +104,7 @@ class WithDivergence(Method):
             starts from a fresh network.
         num_samples: Weight draws per training step.
         likelihood_samples: How many of them enter the likelihood; 0 for all.
-        divergence: closed_form, nearest_neighbour, joint, entropy or adversarial.
+        divergence: closed_form, nearest_neighbour, joint, entropy, joint_entropy or adversarial.
         prior_samples: Prior draws per step for nearest_neighbour and joint; 0 for num_samples.
         neighbours: The k of the nearest-neighbour entropy estimate.
         critic_steps: Steps of the adversarial divergence's critic per training step.

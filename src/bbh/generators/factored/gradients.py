@@ -38,6 +38,11 @@ def collect_factors(matrix: Tensor) -> None:
     setattr(matrix, _ATTRIBUTE, [])
 
 
+def collects_factors(matrix: Tensor) -> bool:
+    """Whether backward passes through ``outer_linear`` store factors of this matrix's gradient."""
+    return hasattr(matrix, _ATTRIBUTE)
+
+
 def stop_collecting(matrix: Tensor) -> None:
     """Makes backward passes write ``.grad`` again."""
     if hasattr(matrix, _ATTRIBUTE):
