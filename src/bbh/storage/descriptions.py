@@ -26,6 +26,7 @@ _VALUES: dict[str, type] = {
         likelihoods.Bernoulli,
         likelihoods.Gaussian,
         likelihoods.HeteroscedasticGaussian,
+        likelihoods.Standardisation,
         divergences.ClosedForm,
         divergences.NearestNeighbour,
         divergences.JointNearestNeighbour,
@@ -41,6 +42,11 @@ _VALUES: dict[str, type] = {
     )
 }
 _ENUMS: dict[str, type[StrEnum]] = {cls.__name__: cls for cls in (FlowKind, Sampling)}
+
+# Fields that files of 0.1 lack, where the present default is not what that version did.
+_FORMERLY: dict[type, dict[str, Any]] = {
+    likelihoods.HeteroscedasticGaussian: {"standardise": False},
+}
 
 
 class Custom:
@@ -105,7 +111,7 @@ def decode(encoded: Any) -> Any:
     if custom := _custom_among(arguments.values()):
         return custom
     try:
-        return cls(**arguments)
+        return cls(**_FORMERLY.get(cls, {}) | arguments)
     except TypeError as error:
         raise ValueError(f"{cls.__name__} does not take these fields: {error}") from error
 
