@@ -121,7 +121,8 @@ class TestLearning:
         learned, after_learned = orders(Gaussian())
         given, after_given = orders(Gaussian(standardise=Standardisation(0.0, 2.0)))
         # One pass more, of the first epoch's order, or one batch for the warning.
-        assert len(learned) == 3 * 64 and len(given) == 2 * 64 + 16
+        assert len(learned) == 3 * 64
+        assert len(given) == 2 * 64 + 16
         assert learned[64:] == given[16:]
         assert learned[:64] == learned[64:128]
         assert torch.equal(after_learned, after_given)
@@ -158,7 +159,8 @@ class TestLearning:
         samples = posterior.sample(3)
         before = bbh.predict(posterior, inputs, samples=samples)
         after = bbh.predict(loaded, inputs, samples=samples)
-        assert torch.equal(before.locs, after.locs) and torch.equal(before.scales, after.scales)
+        assert torch.equal(before.locs, after.locs)
+        assert torch.equal(before.scales, after.scales)
         assert not loaded.likelihood.waits_for_targets
 
     def test_a_loop_of_ones_own(self):
