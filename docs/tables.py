@@ -4,7 +4,8 @@ Between ``<!-- table: mnist corrected -->`` and ``<!-- /table -->`` comes the ta
 and preset, or with ``<!-- table: toy corrected noise_scale=3 -->`` that of another problem; after
 ``<!-- bench: bench-cpu side-by-side lenet -->`` that part of a benchmark, after
 ``<!-- inspections: digits corrected mnf bbh -->`` what was seen in those rows' posteriors, after
-``<!-- training: mnist-attacks corrected -->`` how long that study's runs trained.
+``<!-- training: mnist-attacks corrected -->`` how long that study's runs trained, after
+``<!-- uci: defaults -->`` the tables of the UCI study.
 With ``--check`` nothing is written, and a file out of date is an error.
 """
 
@@ -15,11 +16,11 @@ from pathlib import Path
 
 from bbh_studies.bench.document_tables import bench_table
 from bbh_studies.record import FILE_NAME, Record
-from bbh_studies.report import inspection_table, markdown_table, training_table
+from bbh_studies.report import inspection_table, markdown_table, training_table, uci_table
 
 ROOT = Path(__file__).parent.parent
 _BLOCK = re.compile(
-    r"(<!-- (table|bench|inspections|training): (.+?) -->\n).*?(<!-- /\2 -->)", re.DOTALL
+    r"(<!-- (table|bench|inspections|training|uci): (.+?) -->\n).*?(<!-- /\2 -->)", re.DOTALL
 )
 
 
@@ -49,6 +50,7 @@ def _filled(block: re.Match[str], records: list[Record], results: Path) -> str:
         "bench": partial(bench_table, records),
         "inspections": partial(inspection_table, results),
         "training": partial(training_table, records),
+        "uci": partial(uci_table, records),
     }[kind]
     table = make(*words.split())
     # Without records there is nothing to say: what stands there stays.

@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parent.parent / "src"
 # room (the same entry), and from all layers below.
 LAYERS = [
     ["version", "files", "triton_available", "batches", "per_example", "metrics", "predictive"],
-    ["samples"],
+    ["samples", "standardisation"],
     ["network", "noise", "annealing", "likelihoods"],
     ["priors"],
     ["distribution"],

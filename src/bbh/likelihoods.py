@@ -8,7 +8,7 @@ or examples multiply the log probability: an example with weight 2 counts like t
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -17,6 +17,17 @@ from torch.nn import functional as F
 
 from bbh import metrics
 from bbh.predictive import ClassPredictive, Predictive, RegressionPredictive
+from bbh.standardisation import Standardisation, standardisation_of
+
+__all__ = [
+    "Bernoulli",
+    "Categorical",
+    "Gaussian",
+    "HeteroscedasticGaussian",
+    "Likelihood",
+    "Regression",
+    "Standardisation",
+]
 
 P = TypeVar("P", bound=Predictive)
 Sums = dict[str, Tensor]
@@ -184,21 +195,82 @@ class Bernoulli(Likelihood[ClassPredictive]):
         return _class_metrics(torch.stack([1 - yes, yes], dim=1), targets.flatten())
 
 
-class _GaussianFamily(Likelihood[RegressionPredictive]):
+class Regression(Likelihood[RegressionPredictive]):
+    """Real-valued targets, which may be standardised: targets = loc + scale · (network's scale).
+
+    The network learns targets of mean 0 and standard deviation 1, which is what initialisations and
+    priors are made for. Predictions, intervals, log densities and metrics are in the units of the
+    targets that the user passes. ``bbh.fit`` learns loc and scale from the training loader before
+    the first step, once: training on later keeps them, and so do saved posteriors and checkpoints.
+    In a training loop of your own, call ``posterior.likelihood.fit_targets(targets)`` first. Until
+    loc and scale are known, nothing is standardised.
+
+    Attributes:
+        standardise: Whether ``fit`` learns loc and scale, or the ones to use.
+        target_loc: The targets' loc, one number or one per output; empty until it is known.
+        target_scale: Their scale, in the same form.
+    """
+
     keeps_outputs = True
+    standardise: bool | Standardisation | None
+    target_loc: Tensor
+    target_scale: Tensor
 
     @abstractmethod
+    def standard(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation of the observation on the network's scale, of equal shape."""
+
+    @property
+    @abstractmethod
+    def initial_noise(self) -> float:
+        """Standard deviation of the noise, on the network's scale, where outputs are 0."""
+
+    def fit_targets(self, targets: Tensor, weights: Tensor | None = None) -> None:
+        """Learns loc and scale from all training targets; earlier ones are replaced.
+
+        Args:
+            targets: All training targets. Targets [B] have one loc and scale, and targets
+                [B, …, k] have k of each.
+            weights: A weight for every example.
+        """
+        self.set_targets(standardisation_of([(targets, weights)]))
+
+    def set_targets(self, known: Standardisation) -> None:
+        """Takes loc and scale from now on."""
+        self.target_loc = self.target_loc.new_tensor(known.loc)
+        self.target_scale = self.target_scale.new_tensor(known.scale)
+
+    @property
+    def waits_for_targets(self) -> bool:
+        """Whether loc and scale are to be learned and are not known yet."""
+        return self.standardise is True and not self.target_loc.numel()
+
+    def standardised(self, targets: Tensor) -> Tensor:
+        """The targets on the network's scale; unchanged if nothing is standardised."""
+        if not self.target_loc.numel():
+            return targets
+        loc, scale = self._known(targets)
+        return (targets - loc) / scale
+
     def split(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation of the observation, of equal shape."""
+        """Mean and standard deviation of the observation in the targets' units."""
+        loc, scale = self.standard(outputs)
+        if not self.target_loc.numel():
+            return loc, scale
+        target_loc, target_scale = self._known(loc)
+        return target_loc + target_scale * loc, target_scale * scale
 
     def log_prob(
         self, outputs: Float[Tensor, "S B *event"], targets: Tensor
     ) -> Float[Tensor, "S B"]:
-        """log N(target; loc, scale²), summed over outputs."""
-        loc, scale = self.split(outputs)
+        """log N(target; loc, scale²) in the targets' units, summed over outputs."""
+        loc, scale = self.standard(outputs)
         _check_same_shape(loc, targets)
-        standardised = (targets - loc) / scale
-        log_prob = -0.5 * standardised.square() - scale.log() - 0.5 * math.log(2 * math.pi)
+        residual = (self.standardised(targets) - loc) / scale
+        log_prob = -0.5 * residual.square() - scale.log() - 0.5 * math.log(2 * math.pi)
+        if self.target_loc.numel():
+            # The density of targets is that of standardised ones, divided by the scale.
+            log_prob = log_prob - self._known(targets)[1].log()
         return _sum_event(log_prob)
 
     def sums(self, outputs: Float[Tensor, "S B *event"]) -> Sums:
@@ -208,7 +280,7 @@ class _GaussianFamily(Likelihood[RegressionPredictive]):
     def predictive(
         self, sums: Sums, num_samples: int, outputs: Tensor | None
     ) -> RegressionPredictive:
-        """The mixture of the Gaussians of all draws."""
+        """The mixture of the Gaussians of all draws, in the targets' units."""
         if outputs is None:
             raise TypeError("a regression predictive is built from every draw's outputs.")
         locs, scales = self.split(outputs)
@@ -225,55 +297,126 @@ class _GaussianFamily(Likelihood[RegressionPredictive]):
             "crps": metrics.crps(locs, scales, targets),
         }
 
+    def _register_targets(self) -> None:
+        # Empty tensors stand for unknown ones: they move between devices with the module.
+        self.register_buffer("target_loc", torch.empty(0))
+        self.register_buffer("target_scale", torch.empty(0))
+        if isinstance(self.standardise, Standardisation):
+            self.set_targets(self.standardise)
 
-@dataclass(eq=False)
-class Gaussian(_GaussianFamily):
-    """targets ~ N(outputs, scale²), with the same scale for all examples and outputs.
+    def _known(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        """loc and scale of the targets, on the device of ``values``."""
+        outputs = self.target_loc.shape[-1] if self.target_loc.dim() else None
+        if outputs is not None and outputs != values.shape[-1]:
+            raise ValueError(
+                f"the likelihood knows loc and scale of {outputs} outputs; there are "
+                f"{values.shape[-1]} on the last axis of {list(values.shape)}."
+            )
+        return self.target_loc.to(values.device), self.target_scale.to(values.device)
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Tensor], prefix: str, *args: Any, **more: Any
+    ) -> None:
+        # How many outputs there are is known only after training. Files of 0.1 have neither tensor.
+        for name in ("target_loc", "target_scale"):
+            own = self.get_buffer(name)
+            saved = state_dict.setdefault(prefix + name, own.new_empty(0))
+            setattr(self, name, own.new_empty(saved.shape))
+        super()._load_from_state_dict(state_dict, prefix, *args, **more)
+
+    def _targets_repr(self) -> str:
+        if self.target_loc.numel():
+            return f"targets={_rounded(self.target_loc)} ± {_rounded(self.target_scale)}"
+        return f"standardise={self.standardise}"
+
+
+@dataclass(eq=False, repr=False)
+class Gaussian(Regression):
+    """targets ~ N(outputs, noise²), with the same noise for all examples.
+
+    Whoever knows the noise describes the model in the units of the targets, and nothing is changed
+    about it. Whoever does not leaves it all to the data: ``Gaussian()`` works with targets in any
+    units, ``Gaussian(0.1)`` expects targets of a size that the network and its prior can reach.
 
     Args:
-        scale: Standard deviation of the observation noise.
-        learned: Whether ``scale`` is only the initial value and is learned with the weights.
+        scale: Standard deviation of the observation noise, in the units of the targets. None if it
+            is not known: it is then learned, starting at the targets' own spread, and of several
+            outputs each has a noise in proportion to its spread.
+        learned: Whether ``scale`` is only the initial value and is learned with the weights. None
+            learns it if no scale is given.
+        standardise: Whether ``fit`` learns the targets' loc and scale (see ``Regression``), or a
+            ``Standardisation`` to use. None does so if no noise scale is given.
     """
 
-    scale: float = 1.0
-    learned: bool = False
+    scale: float | None = None
+    learned: bool | None = None
+    standardise: bool | Standardisation | None = None
     log_scale: Tensor = field(init=False, repr=False)
 
     def __post_init__(self):
         super().__init__()
-        if not self.scale > 0:
+        if self.scale is not None and not 0 < self.scale < math.inf:
             raise ValueError(f"Gaussian(scale={self.scale}): the scale must be positive.")
-        log_scale = torch.tensor(math.log(self.scale))
+        if self.learned is None:
+            self.learned = self.scale is None
+        if self.standardise is None:
+            self.standardise = self.scale is None
+        if self.scale is None and not self.learned:
+            raise ValueError(
+                "Gaussian(learned=False) needs the noise's scale, in the units of the targets."
+            )
+        log_scale = torch.tensor(math.log(self.scale or 1.0))
         if self.learned:
             self.log_scale = nn.Parameter(log_scale)
         else:
             self.register_buffer("log_scale", log_scale)
+        self._register_targets()
 
-    def split(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
-        """The outputs as means, and the common scale."""
-        return outputs, self.log_scale.exp().to(outputs.device).expand_as(outputs)
+    def standard(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        """The outputs as means, and the common noise."""
+        noise = self.log_scale.exp().to(outputs.device)
+        if self.scale is not None and self.target_loc.numel():
+            noise = noise / self._known(outputs)[1]  # it is in the units of the targets
+        return outputs, noise.expand_as(outputs)
+
+    @property
+    def initial_noise(self) -> float:
+        """The present noise, on the network's scale; the mean over outputs."""
+        loc = torch.zeros_like(self.target_loc if self.target_loc.numel() else self.log_scale)
+        return float(self.standard(loc)[1].detach().mean())
+
+    def extra_repr(self) -> str:
+        """The present noise in the units of the targets, and their loc and scale."""
+        loc = torch.zeros_like(self.target_loc if self.target_loc.numel() else self.log_scale)
+        noise = self.split(loc)[1]
+        return f"scale={_rounded(noise)}, learned={self.learned}, {self._targets_repr()}"
 
 
-@dataclass(eq=False)
-class HeteroscedasticGaussian(_GaussianFamily):
+@dataclass(eq=False, repr=False)
+class HeteroscedasticGaussian(Regression):
     """targets ~ N(loc, scale²), where the network predicts both loc and scale.
 
     The last axis of the outputs holds the locs and then the raw scales, with
-    scale = min_scale + softplus(raw). A network for k targets thus has 2k outputs.
+    scale = min_scale + softplus(raw). A network for k targets thus has 2k outputs. Both are on the
+    network's scale: multiplied by the targets' spread where targets are standardised.
 
     Args:
         min_scale: Smallest scale. It keeps the likelihood bounded where the network fits targets
             exactly.
+        standardise: Whether ``fit`` learns the targets' loc and scale (see ``Regression``), or a
+            ``Standardisation`` to use.
     """
 
     min_scale: float = 1e-3
+    standardise: bool | Standardisation | None = True
 
     def __post_init__(self):
         super().__init__()
         if not self.min_scale > 0:
             raise ValueError(f"min_scale must be positive, got {self.min_scale}.")
+        self._register_targets()
 
-    def split(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+    def standard(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """Means from the first half of the outputs, scales from the second half."""
         if outputs.shape[-1] % 2:
             raise ValueError(
@@ -282,6 +425,15 @@ class HeteroscedasticGaussian(_GaussianFamily):
             )
         loc, raw = outputs.chunk(2, dim=-1)
         return loc, self.min_scale + F.softplus(raw)
+
+    @property
+    def initial_noise(self) -> float:
+        """min_scale + softplus(0)."""
+        return self.min_scale + math.log(2)
+
+    def extra_repr(self) -> str:
+        """The smallest scale, and the targets' loc and scale."""
+        return f"min_scale={self.min_scale}, {self._targets_repr()}"
 
 
 def _class_metrics(probs: Tensor, targets: Tensor) -> dict[str, float]:
@@ -301,6 +453,12 @@ def _entropy(probs: Tensor) -> Tensor:
 
 def _binary_entropy(probs: Tensor) -> Tensor:
     return torch.special.entr(probs) + torch.special.entr(1 - probs)
+
+
+def _rounded(values: Tensor) -> str:
+    """Few digits of every number, in brackets if there are several."""
+    numbers = [f"{number:.4g}" for number in values.detach().flatten().tolist()]
+    return numbers[0] if len(numbers) == 1 else f"[{', '.join(numbers)}]"
 
 
 def _sum_event(values: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from bbh_studies.studies import STUDIES, find_study
 from bbh_studies.terminal import completion
 from bbh_studies.terminal.data import app as data_app
 from bbh_studies.terminal.dry_run import show_plan
-from bbh_studies.terminal.tables import results_table
+from bbh_studies.terminal.tables import results_tables
 
 app = typer.Typer(
     name="bbh",
@@ -139,11 +139,14 @@ def run(
         str | None,
         typer.Option(
             help="corrected: unbiased and trained to the end. paper: as its text says. legacy: as "
-            "its code runs. The first of these that the study has, by default.",
+            "its code runs. defaults: those of the library. The first of these that the study has, "
+            "by default.",
             autocompletion=completion.presets,
         ),
     ] = None,
-    seed: Annotated[list[int] | None, typer.Option(help="Repeatable; 0 by default.")] = None,
+    seed: Annotated[
+        list[int] | None, typer.Option(help="Repeatable; 0 by default, in uci all splits.")
+    ] = None,
     epochs: Annotated[
         int | None,
         typer.Option(
@@ -205,6 +208,7 @@ def run(
     - `bbh run mnist --seed 0 --seed 1 --seed 2 --jobs 9`
     - `bbh run mnist-noise --set learning_rate=3e-4 --out runs/faster`
     - `bbh run digits --method bbh --method mnf --inspect`
+    - `bbh run uci --set dataset=boston,energy --data DIR --jobs 8`
     - `bbh run mnist --keep-posterior`, then `bbh run mnist-attacks` on what it kept
     - `bbh run cifar5 --method bbh --set warm_start_epochs=40 --set split=validation`
     """
@@ -212,7 +216,7 @@ def run(
         study,
         variants=method or [],
         preset=preset,
-        seeds=seed or [0],
+        seeds=seed or None,
         epochs=epochs,
         settings=settings or [],
         out=out,
@@ -232,7 +236,10 @@ def run(
 
     def command(one: Run) -> list[str]:
         # The process trains one row, which would refuse settings that only other rows have.
-        own = [word for word in settings or [] if word.partition("=")[0] in one.config.names]
+        # Likewise it trains one part of a study.
+        names = set(one.config.names) - {one.study.part_setting}
+        own = [word for word in settings or [] if word.partition("=")[0] in names]
+        own += one.part
         row = _options(method=one.variant, preset=one.preset, seed=one.seed, set=own)
         return ["run", study, *row, *common, *(["--resume"] if resume else [])]
 
@@ -382,7 +389,8 @@ def _finish(runs: Sequence[Run], train: Callable[[], Any], again: Sequence[str])
         _say(f"interrupted; to go on: {shlex.join(again)}")
         raise typer.Exit(INTERRUPTED) from None
     if outcome.records:
-        console.print(results_table(outcome.records, console))
+        for table in results_tables(outcome.records, console):
+            console.print(table)
         console.print(runs[0].study.columns, highlight=False)
     return [f"{runs[0].study.name} {failure.run.title}" for failure in outcome.failures]
 

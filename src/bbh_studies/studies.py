@@ -6,11 +6,19 @@ from bbh_studies.problems import digits, mnist
 from bbh_studies.problems.cifar5 import study as cifar5
 from bbh_studies.problems.study import Study
 from bbh_studies.problems.toy import study as toy
+from bbh_studies.problems.uci import study as uci
 from bbh_studies.settings.methods import METHOD_TITLES
 from bbh_studies.settings.words import ConfigError
 
 STUDIES: dict[str, Study] = {
-    study.name: study for study in (*toy.STUDIES, *digits.STUDIES, *mnist.STUDIES, *cifar5.STUDIES)
+    study.name: study
+    for study in (
+        *toy.STUDIES,
+        *digits.STUDIES,
+        *uci.STUDIES,
+        *mnist.STUDIES,
+        *cifar5.STUDIES,
+    )
 }
 
 

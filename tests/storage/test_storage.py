@@ -104,13 +104,20 @@ initializations = st.one_of(
     st.builds(generators.Glorot), st.builds(generators.FromNetwork, positive)
 )
 generator_fields = {"hidden": widths, "slope": positive, "initialization": initializations}
+standardisation = st.one_of(
+    st.builds(likelihoods.Standardisation, st.just(3.0), positive),
+    st.builds(likelihoods.Standardisation, st.just((0.0, 1.5)), st.just((2.0, 0.1))),
+)
+standardise = st.booleans() | standardisation
 values = st.one_of(
     elementwise,
     st.builds(priors.PerLayer, st.dictionaries(st.text(), elementwise, max_size=3), elementwise),
     st.builds(Categorical, st.none() | st.lists(positive, min_size=1).map(tuple)),
     st.builds(likelihoods.Bernoulli, positive),
-    st.builds(likelihoods.Gaussian, positive, st.booleans()),
-    st.builds(likelihoods.HeteroscedasticGaussian, positive),
+    st.builds(likelihoods.Gaussian, positive, st.booleans(), standardise),
+    st.builds(likelihoods.Gaussian, standardise=standardise),
+    st.builds(likelihoods.HeteroscedasticGaussian, positive, standardise),
+    standardisation,
     st.builds(divergences.ClosedForm),
     st.builds(divergences.NearestNeighbour, st.none() | counts, positive),
     st.builds(divergences.JointNearestNeighbour, st.none() | counts, positive),
@@ -120,6 +127,7 @@ values = st.one_of(
     st.builds(generators.LayerWise, **generator_fields),
     st.builds(generators.Sliced, **generator_fields),
     st.builds(generators.Single, **generator_fields, chunk=st.none() | counts),
+    st.builds(priors.FanIn, positive),
     st.builds(bbh.GaussianNoise, counts, st.booleans()),
     st.builds(bbh.AdversarialTraining, positive, positive),
     st.sampled_from(FlowKind),
@@ -168,7 +176,7 @@ class TestDescriptions:
             "Bernoulli", "Gaussian", "HeteroscedasticGaussian", "ClosedForm", "NearestNeighbour",
             "JointNearestNeighbour", "NearestNeighbourEntropy", "JointEntropy", "Adversarial",
             "LayerWise", "Sliced", "Single", "Glorot", "FromNetwork", "GaussianNoise",
-            "AdversarialTraining",
+            "AdversarialTraining", "Standardisation", "FanIn",
             "Centred",  # below, since its tensors are not JSON
         }  # fmt: skip
         assert set(descriptions._VALUES) == tried

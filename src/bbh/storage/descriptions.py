@@ -30,6 +30,7 @@ _VALUES: dict[str, type] = {
         likelihoods.Bernoulli,
         likelihoods.Gaussian,
         likelihoods.HeteroscedasticGaussian,
+        likelihoods.Standardisation,
         divergences.ClosedForm,
         divergences.NearestNeighbour,
         divergences.JointNearestNeighbour,
@@ -48,6 +49,11 @@ _VALUES: dict[str, type] = {
 _ENUMS: dict[str, type[StrEnum]] = {cls.__name__: cls for cls in (FlowKind, Sampling)}
 # The names of tensors that belong to a description begin with this.
 TENSOR_PREFIX = "description/"
+
+# Fields that files of 0.1 lack, where the present default is not what that version did.
+_FORMERLY: dict[type, dict[str, Any]] = {
+    likelihoods.HeteroscedasticGaussian: {"standardise": False},
+}
 
 
 class Custom:
@@ -128,7 +134,7 @@ def decode(encoded: Any, tensors: Mapping[str, Tensor] | None = None) -> Any:
     if custom := _custom_among(arguments.values()):
         return custom
     try:
-        return cls(**arguments)
+        return cls(**_FORMERLY.get(cls, {}) | arguments)
     except TypeError as error:
         raise ValueError(f"{cls.__name__} does not take these fields: {error}") from error
 

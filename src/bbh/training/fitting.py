@@ -26,6 +26,7 @@ from bbh.training.history import History
 from bbh.training.recorded import RecordedSteps, fastest_convolutions, make_steps
 from bbh.training.run import TrainingRun
 from bbh.training.step import TrainingStep, scales_losses
+from bbh.training.targets import prepare_targets
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
 MakeScheduler = Callable[[Optimizer], LRScheduler]
@@ -180,6 +181,7 @@ def fit(
             train_loader = fabric.setup_dataloaders(train_loader)
         generators = checkpoints.loader_generators(train_loader)
         if checkpoint is None or not _resumed(run, checkpoint, generators):
+            prepare_targets(posterior.likelihood, train_loader, generators, fabric)
             step.pretrain()
         steps_per_epoch = _length(train_loader)
         written = time.perf_counter()

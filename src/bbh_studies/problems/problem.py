@@ -1,7 +1,7 @@
 """A problem: data, network and likelihood, the same for all methods that are compared on it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, SupportsInt
@@ -30,6 +30,11 @@ class Problem(ABC):
     attack_sizes: ClassVar[tuple[float, ...]] = ()
     class_names: ClassVar[tuple[str, ...]] = ()
     prediction_samples: int = 100
+
+    @property
+    def default_seeds(self) -> Sequence[int]:
+        """The seeds of a command that names none."""
+        return (0,)
 
     @abstractmethod
     def make_network(self, dropout: float | None = None) -> nn.Module:

@@ -28,6 +28,9 @@ class Study:
         presets: Preset → row of the table → settings to start from.
         row_titles: Row → its title in tables, in their order; by default rows are methods.
         attacked: The study whose posteriors this one attacks; None if it attacks nothing.
+        part_setting: The problem's setting that says which part of the study a run belongs to, if
+            the study consists of several problems with a table each; else empty.
+        parts: The values of that setting. A command that does not set it runs all of them.
     """
 
     name: str
@@ -35,6 +38,13 @@ class Study:
     presets: Mapping[str, Rows]
     row_titles: Mapping[str, str] = field(default_factory=lambda: METHOD_TITLES)
     attacked: "Study | None" = None
+    part_setting: str = ""
+    parts: tuple[str, ...] = ()
+
+    def part_of(self, config: Mapping[str, Any]) -> tuple[str, ...]:
+        """The part that a run with these flat settings belongs to, as ``--set`` takes it."""
+        name = self.part_setting
+        return (f"{name}={config[name]}",) if name and name in config else ()
 
     @property
     def problem(self) -> Problem:

@@ -2,6 +2,7 @@
 
 from bbh_studies.report.page import markdown_table, write_report
 from bbh_studies.report.training_table import training_table
+from bbh_studies.report.uci_table import uci_table
 from bbh_studies.report.weight_table import inspection_table
 
-__all__ = ["inspection_table", "markdown_table", "training_table", "write_report"]
+__all__ = ["inspection_table", "markdown_table", "training_table", "uci_table", "write_report"]

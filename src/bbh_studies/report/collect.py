@@ -17,7 +17,7 @@ from bbh_studies.settings.words import ConfigError
 from bbh_studies.studies import STUDIES, find_study, row_title, row_titles, study_title
 
 # Settings that change what is to be learnt or measured.
-_PROBLEM = ("noise_scale", "split", "attack_images")
+_PROBLEM = ("noise_scale", "dataset", "split", "attack_images")
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,13 +157,19 @@ def problem_of(record: Record) -> tuple[str, ...]:
 
 
 def changed_settings(record: Record) -> tuple[str, ...]:
-    """Settings that differ from the preset of the record, as ``--set`` takes them."""
+    """Settings that differ from the preset of the record, as ``--set`` takes them.
+
+    The part of a study that the record belongs to always comes first.
+    """
     try:
-        preset = find_study(record.study).row(record.variant, record.preset)
+        study = find_study(record.study)
+        preset = study.row(record.variant, record.preset)
     except ConfigError:
         return ()
+    part = study.part_of(record.config)
     changed = differences(preset.flat, record.config)
-    return tuple(f"{name}={value}" for name, (_, value) in changed.items())
+    words = tuple(f"{name}={value}" for name, (_, value) in changed.items())
+    return (*part, *(word for word in words if word not in part))
 
 
 def _settled(record: Record) -> str:

@@ -23,6 +23,7 @@ _PRESETS = {
     "paper": "as the paper describes its runs",
     "legacy": "as the paper's code ran",
     "corrected": "with the estimator and the training corrected",
+    "defaults": "with the defaults of the library",
 }
 
 

@@ -23,7 +23,7 @@ def plan(
     *,
     variants: Sequence[str] = (),
     preset: str | None = None,
-    seeds: Sequence[int] = (0,),
+    seeds: Sequence[int] | None = None,
     epochs: int | None = None,
     settings: Sequence[str] = (),
     out: Path = Path("runs"),
@@ -36,7 +36,7 @@ def plan(
         study: Name of the study.
         variants: Rows of its table; empty for all.
         preset: Preset from which settings start; None takes the study's first.
-        seeds: Every row gets one run for each seed.
+        seeds: Every row gets one run for each seed; None takes the seeds of the problem.
         epochs: Passes over the data; annealing keeps its share of them.
         settings: ``key=value``, applied last, to the rows that have such a setting.
         out: Folder below which every run gets a folder of its own.
@@ -49,15 +49,17 @@ def plan(
     rows = {name: chosen.row(name, preset) for name in names}
     _check_settings(settings, chosen, rows)
     runs: list[Run] = []
-    for variant, start in rows.items():
-        config = _configured(start, epochs, settings)
+    starts = [(*row, words) for words in _of_parts(chosen, settings) for row in rows.items()]
+    for variant, start, words in starts:
+        config = _configured(start, epochs, words)
         if keep_posterior and config.method.unstorable:
             raise ConfigError(
                 f"--keep-posterior: {variant} of preset {preset} has {config.method.unstorable}, "
                 "which no file can describe. Use --inspect, or leave that row out."
             )
-        for seed in dict.fromkeys(seeds):
-            folder = out / study / preset / f"{variant}-{seed}"
+        part = [word.partition("=")[2] for word in chosen.part_of(config.flat)]
+        for seed in dict.fromkeys(config.problem.default_seeds if seeds is None else seeds):
+            folder = (out / study / preset).joinpath(*part, f"{variant}-{seed}")
             runs.append(Run(chosen, variant, preset, seed, config, folder, keep_posterior, inspect))
     return runs
 
@@ -76,6 +78,19 @@ def check_before(runs: Sequence[Run], device: str, resume: bool) -> None:
             if (run.folder / FILE_NAME).exists():
                 _check_same_settings(run)
                 _check_nothing_missing(run)
+
+
+def _of_parts(study: Study, settings: Sequence[str]) -> list[list[str]]:
+    """The settings for every part of the study that is asked for, or for the study as a whole.
+
+    Several parts are separated by commas: ``dataset=boston,energy``.
+    """
+    if not study.parts:
+        return [list(settings)]
+    named = [word for word in settings if word.partition("=")[0] == study.part_setting]
+    others = [word for word in settings if word not in named]
+    chosen = named[-1].partition("=")[2].split(",") if named else study.parts
+    return [[*others, f"{study.part_setting}={part}"] for part in dict.fromkeys(chosen)]
 
 
 def _configured(config: Config, epochs: int | None, settings: Sequence[str]) -> Config:

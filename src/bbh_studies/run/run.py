@@ -44,7 +44,13 @@ class Run:
     @property
     def title(self) -> str:
         """The name of the run in messages to people."""
-        return f"{self.study.row_titles[self.variant]}, seed {self.seed}"
+        part = "".join(f"{word.partition('=')[2]}: " for word in self.part)
+        return f"{part}{self.study.row_titles[self.variant]}, seed {self.seed}"
+
+    @property
+    def part(self) -> tuple[str, ...]:
+        """The part of the study that it belongs to, as ``--set`` takes it; empty without parts."""
+        return self.study.part_of(self.config.flat)
 
     @property
     def steps_per_epoch(self) -> int:

@@ -14,6 +14,7 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 import bbh
+from bbh.likelihoods import Regression
 from bbh.training import Display, History
 from bbh_studies.run import warm_start
 from bbh_studies.run.run import Run
@@ -94,6 +95,10 @@ def train(
         if isinstance(progress, Display):
             progress = warm_start.Later(progress, first.training.epochs)
     posterior = config.build_posterior(make_network)
+    likelihood = posterior.likelihood
+    if isinstance(likelihood, Regression) and likelihood.waits_for_targets:
+        # All of them are at hand, while an epoch may hold a part of them only.
+        likelihood.fit_targets(targets)
     every = max(CHECKPOINT_SECONDS, _worth_writing(posterior))
     history = fit(config, posterior, checkpoint=run.checkpoint, every=every, progress=progress)
     effort = {

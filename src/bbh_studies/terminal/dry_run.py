@@ -13,9 +13,10 @@ from bbh_studies.settings.config import as_text, differences
 
 def show_plan(runs: Sequence[Run], console: Console) -> None:
     """Prints configuration, size and folders of every row of a study's table."""
-    for variant in dict.fromkeys(run.variant for run in runs):
-        of_variant = [run for run in runs if run.variant == variant]
-        console.print(f"[bold]{runs[0].study.row_titles[variant]}[/bold]")
+    for part, variant in dict.fromkeys((run.part, run.variant) for run in runs):
+        of_variant = [run for run in runs if (run.part, run.variant) == (part, variant)]
+        title = ", ".join([runs[0].study.row_titles[variant], *part])
+        console.print(f"[bold]{title}[/bold]")
         console.print(_facts(of_variant))
     number = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
     console.print(f"{number}; nothing was trained, no file written.", highlight=False)

@@ -9,18 +9,21 @@ from bbh_studies.columns import METRICS
 from bbh_studies.metric import Metric
 from bbh_studies.record import Record
 from bbh_studies.statistic import Statistic
-from bbh_studies.studies import row_title
+from bbh_studies.studies import STUDIES, row_title
 
 # The most important first: a narrow terminal leaves out the last ones.
 _COLUMNS = (
     "error",
     "rmse",
+    "test_rmse",
     "pgd_mean_accuracy",
     "fgsm_mean_accuracy",
     "legacy_mean_accuracy",
     "pgd_auroc",
     "fgsm_auroc",
     "nll",
+    "crps",
+    "coverage_95",
     "distance_to_nuts",
     "coverage_inside",
     "coverage_outside",
@@ -47,6 +50,15 @@ def headline(record: Record) -> str:
     )
 
 
+def results_tables(records: Sequence[Record], console: Console) -> list[Table]:
+    """One table, or one for every part of the study."""
+    parts = {index: _part(record) for index, record in enumerate(records)}
+    return [
+        results_table([records[i] for i, own in parts.items() if own == part], console)
+        for part in dict.fromkeys(parts.values())
+    ]
+
+
 def results_table(records: Sequence[Record], console: Console) -> Table:
     """One row per variant, means over its seeds; columns that do not fit are left out."""
     columns = _columns(records)
@@ -59,6 +71,10 @@ def results_table(records: Sequence[Record], console: Console) -> Table:
     return table
 
 
+def _part(record: Record) -> tuple[str, ...]:
+    return STUDIES[record.study].part_of(record.config) if record.study in STUDIES else ()
+
+
 def _columns(records: Sequence[Record]) -> list[Metric]:
     return [METRICS[name] for name in _COLUMNS if any(name in one.metrics for one in records)]
 
@@ -66,7 +82,7 @@ def _columns(records: Sequence[Record]) -> list[Metric]:
 def _table(records: Sequence[Record], columns: Sequence[Metric]) -> Table:
     first = records[0]
     seeds = len({record.seed for record in records})
-    heading = f"{first.study}, preset {first.preset}"
+    heading = ", ".join([first.study, *_part(first), f"preset {first.preset}"])
     table = Table(title=heading + (f", mean ± standard deviation of {seeds} seeds" * (seeds > 1)))
     table.add_column("method" if first.variant == first.method else "variant", no_wrap=True)
     for column in columns:

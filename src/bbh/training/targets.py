@@ -1,0 +1,104 @@
+"""Before training: learns where regression targets lie, or warns if they lie far away."""
+
+import logging
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor
+
+from bbh.batches import as_batch
+from bbh.likelihoods import Likelihood, Regression
+from bbh.standardisation import standardisation_of
+from bbh.training import checkpoints
+
+logger = logging.getLogger("bbh")
+# Outputs begin within a few units of zero. Targets that are, measured against outputs of that size
+# and the noise, ten times as far away will hardly be reached at usual learning rates; and noise of
+# ten times the targets' spread drowns what they say: both are nearly always a matter of units.
+_FAR = 10.0
+
+
+def prepare_targets(
+    likelihood: Likelihood[Any],
+    loader: Iterable[Any],
+    generators: list[torch.Generator],
+    fabric: Fabric,
+) -> None:
+    """Learns loc and scale of regression targets, if the likelihood waits for them.
+
+    This takes one pass over the loader, after which all random generators are where they were, so
+    that seeds give the batches and draws that they would give without it. Other regression
+    likelihoods see only the loader's first batch, for a warning if its targets are far from what
+    the likelihood expects. Other kinds of likelihood need nothing.
+
+    Args:
+        likelihood: The likelihood, changed in place.
+        loader: The training loader.
+        generators: The generators that decide the order of its batches.
+        fabric: Makes all processes agree.
+    """
+    if not isinstance(likelihood, Regression):
+        return
+    if isinstance(loader, Iterator):
+        if likelihood.waits_for_targets:
+            logger.warning(
+                "the training data can be read only once, so location and scale of the targets are "
+                "not learned from them: call likelihood.fit_targets(targets) before fit, or pass "
+                "the likelihood standardise=False."
+            )
+        return
+    with _random_state_kept(generators):
+        if likelihood.waits_for_targets:
+            known = standardisation_of(_targets(loader))
+            # Each process has seen its own share of the data.
+            likelihood.set_targets(fabric.broadcast(known))
+        elif first := next(iter(_targets(loader)), None):
+            _warn_if_far(likelihood, first[0])
+
+
+def _targets(loader: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor | None]]:
+    for raw in loader:
+        batch = as_batch(raw)
+        yield batch.targets, batch.weights
+
+
+@contextmanager
+def _random_state_kept(generators: list[torch.Generator]) -> Generator[None]:
+    before = checkpoints.random_state(generators)
+    try:
+        yield
+    finally:
+        checkpoints.restore_random_state(before, generators)
+
+
+def _warn_if_far(likelihood: Regression, targets: Tensor) -> None:
+    values = likelihood.standardised(targets.detach()).double()
+    if values.numel() < 2:
+        return
+    noise = likelihood.initial_noise
+    size, spread = float(values.square().mean().sqrt()), float(values.std())
+    name = type(likelihood).__name__
+    remedy = (
+        f"{name}() without a noise scale learns location, scale and noise from the data"
+        if name == "Gaussian"
+        else f"{name}(standardise=True) learns their location and scale"
+    )
+    if size > _FAR * (1 + noise**2) ** 0.5:
+        logger.warning(
+            "the training targets are %.3g on average, far from the network's first outputs, which "
+            "are about 1, and from the noise, which is %.3g: %s.",
+            size,
+            noise,
+            remedy,
+        )
+    elif 0 < spread < noise / _FAR:
+        logger.warning(
+            "the training targets have a standard deviation of %.3g, far less than the noise that "
+            "the likelihood assumes, %.3g, so it will learn little from them: %s.",
+            spread,
+            noise,
+            remedy,
+        )

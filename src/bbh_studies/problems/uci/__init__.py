@@ -1,0 +1,1 @@
+"""Regression on nine UCI sets, with their canonical splits."""

@@ -1,0 +1,111 @@
+"""Nine small regression problems with canonical splits, and the defaults of the library.
+
+The protocol is that of Hernández-Lobato & Adams (2015): one hidden layer of 50 units (100 for
+protein), inputs and targets standardised on the training part, everything reported on the targets'
+own scale. The seed of a run is also the number of its split.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from bbh.likelihoods import Gaussian, Likelihood
+from bbh_studies.datasets.uci import UCI, load_uci
+from bbh_studies.problems.problem import Problem, Runner
+from bbh_studies.problems.study import Study
+from bbh_studies.settings.config import Config
+from bbh_studies.settings.method import Method
+from bbh_studies.settings.methods import (
+    BayesByBackprop,
+    DeepEnsemble,
+    Dropout,
+    Flows,
+    Hypernet,
+    MaximumAPosteriori,
+)
+from bbh_studies.settings.optimisation import Optimisation
+from bbh_studies.settings.words import check_word
+
+
+@dataclass(frozen=True)
+class Uci(Problem):
+    """Regression on one of the sets, with noise that is learned.
+
+    Attributes:
+        dataset: Which set.
+        split: test, or validation for choosing settings: a fifth of the training part is then held
+            out and measured on, and no test example is looked at.
+        steps_per_epoch: Steps that count as an epoch, whatever the size of the set.
+    """
+
+    columns = (
+        "RMSE, NLL and CRPS: of the test part, in the targets' units. Cover: share of test targets "
+        "within the central 95 % of their prediction. Seeds are splits."
+    )
+    prediction_samples: int = 200
+    dataset: str = "boston"
+    split: str = "test"
+    steps_per_epoch: int = 100
+
+    @property
+    def default_seeds(self) -> Sequence[int]:
+        """All splits of the set that the study uses."""
+        return range(UCI[self.dataset].num_splits)
+
+    def make_network(self, dropout: float | None = None) -> nn.Module:
+        """One hidden layer; it has no place for dropout layers."""
+        known = UCI[self.dataset]
+        return nn.Sequential(
+            nn.Linear(known.num_inputs, known.hidden), nn.ReLU(), nn.Linear(known.hidden, 1)
+        )
+
+    def likelihood(self) -> Likelihood[Any]:
+        """A Gaussian whose noise is learned, with targets on their own scale."""
+        return Gaussian()
+
+    def count_steps(self, batch_size: int) -> int:
+        """The setting ``steps_per_epoch``: all sets and methods take equally many steps."""
+        return self.steps_per_epoch
+
+    def runner(self, folder: Path | None) -> Runner:
+        """Returns what reads a split, trains and measures."""
+        # Imported only here: see ``ImageProblem.runner``.
+        from bbh_studies.problems.uci.train_and_measure import train_and_measure
+
+        return partial(train_and_measure, folder=folder)
+
+    def inputs(self, folder: Path | None) -> Tensor:
+        """The inputs to measure on, of the first split."""
+        return load_uci(self.dataset, 0, folder, validation=self.split == "validation").test_inputs
+
+    def check(self) -> None:
+        """Raises if there is no such set or split."""
+        check_word("dataset", self.dataset, UCI)
+        check_word("split", self.split, ("test", "validation"))
+
+
+# The defaults of the library, spelled out so that each can be changed on the command line.
+METHODS: tuple[Method, ...] = (
+    MaximumAPosteriori(),
+    DeepEnsemble(num_members=5),
+    BayesByBackprop(),
+    Dropout(),
+    Flows(),
+    Hypernet(num_samples=5, divergence="entropy", hidden=(16, 32, 64)),
+)
+# 2,500 steps for all sets and methods, rather than equally many epochs: sets differ in size by a
+# factor of 150, and what a posterior over these few hundred weights needs to converge is steps.
+TRAINING = Optimisation(epochs=25, batch_size=100, learning_rate=0.01, cosine_decay=True)
+STUDIES = (
+    Study(
+        name="uci",
+        title="UCI regression",
+        presets={"defaults": {one.word: Config(one, Uci(), TRAINING) for one in METHODS}},
+        part_setting="dataset",
+        parts=tuple(UCI),
+    ),
+)
