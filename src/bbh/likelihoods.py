@@ -7,15 +7,17 @@ or examples multiply the log probability: an example with weight 2 counts like t
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bbh import metrics
+from bbh import checks, metrics
 from bbh.predictive import ClassPredictive, Predictive, RegressionPredictive
 
 P = TypeVar("P", bound=Predictive)
@@ -57,16 +59,17 @@ class Categorical(Likelihood[ClassPredictive]):
     """Classification: the last axis of the outputs holds logits, targets are integers.
 
     Args:
-        class_weights: One weight per class, for example larger ones for rare classes.
+        class_weights: One weight per class, for example larger ones for rare classes; a sequence,
+            tensor or array of numbers.
     """
 
-    class_weights: tuple[float, ...] | None = None
+    class_weights: Sequence[float] | Tensor | NDArray[Any] | None = None
     weight_of_class: Tensor = field(init=False, repr=False)
 
     def __post_init__(self):
         super().__init__()
-        if self.class_weights is not None and not all(w >= 0 for w in self.class_weights):
-            raise ValueError(f"class_weights must not be negative, got {self.class_weights}.")
+        if self.class_weights is not None:
+            self.class_weights = _weights_of_classes(self.class_weights)
         weights = torch.tensor(self.class_weights or ())
         self.register_buffer("weight_of_class", weights, persistent=False)
 
@@ -142,6 +145,7 @@ class Bernoulli(Likelihood[ClassPredictive]):
 
     def __post_init__(self):
         super().__init__()
+        checks.number("positive_weight", self.positive_weight)
 
     def log_prob(
         self, outputs: Float[Tensor, "S B *event"], targets: Tensor
@@ -282,6 +286,20 @@ class HeteroscedasticGaussian(_GaussianFamily):
             )
         loc, raw = outputs.chunk(2, dim=-1)
         return loc, self.min_scale + F.softplus(raw)
+
+
+def _weights_of_classes(given: Any) -> tuple[float, ...]:
+    """One finite, non-negative number per class from a sequence, tensor or array."""
+    try:
+        weights = torch.as_tensor(given, dtype=torch.float64)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"class_weights={checks.shown(given)}: give numbers.") from error
+    if weights.dim() != 1 or not weights.isfinite().all() or weights.min() < 0:
+        raise ValueError(
+            f"class_weights={checks.shown(given)}: give one finite weight per class, none of them "
+            "negative."
+        )
+    return tuple(weights.tolist())
 
 
 def _class_metrics(probs: Tensor, targets: Tensor) -> dict[str, float]:

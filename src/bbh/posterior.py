@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from bbh import checks
 from bbh.batches import Inputs
 from bbh.distribution import WeightDistribution
 from bbh.execution import Automatic, Execution, NetworkFunction, Runnable
@@ -144,8 +145,7 @@ class Posterior(nn.Module, Generic[P]):
 
     def sample(self, num_samples: int) -> Samples:
         """Draws weights ``{name: [num_samples, *shape]}``; the draws may be used repeatedly."""
-        if num_samples < 1:
-            raise ValueError(f"num_samples={num_samples}: draw at least one.")
+        checks.whole("num_samples", num_samples, 1, "draw at least one")
         return Samples.of(self.weights.sample(num_samples))
 
     def forward(
@@ -226,9 +226,6 @@ class Posterior(nn.Module, Generic[P]):
 
 def check_parts(likelihood: object, prior: object) -> None:
     """Raises if the likelihood is not a ``Likelihood`` or the prior is not a ``Prior``."""
-    if not isinstance(likelihood, Likelihood):
-        raise TypeError(
-            f"likelihood={likelihood!r}: pass an object of bbh.likelihoods, e.g. Categorical()."
-        )
-    if not isinstance(prior, Prior):
-        raise TypeError(f"prior={prior!r}: pass an object of bbh.priors, e.g. Normal(1.0).")
+    example = "pass an object of bbh.likelihoods, e.g. Categorical()"
+    checks.instance("likelihood", likelihood, Likelihood, example)
+    checks.instance("prior", prior, Prior, "pass an object of bbh.priors, e.g. Normal(1.0)")

@@ -15,12 +15,14 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
+from bbh import checks
 from bbh.annealing import Schedule
 from bbh.batches import num_data_of
 from bbh.generators.factored.adam import make_adam
 from bbh.posterior import Posterior
 from bbh.prediction import evaluate
 from bbh.training import checkpoints
+from bbh.training.arguments import as_schedule, check_arguments
 from bbh.training.display import Display, make_display
 from bbh.training.history import History
 from bbh.training.recorded import RecordedSteps, fastest_convolutions, make_steps
@@ -45,6 +47,9 @@ class Validation:
     loader: Iterable[Any]
     num_samples: int = 10
     patience: int | None = None
+
+    def __post_init__(self):
+        checks.whole("Validation(num_samples)", self.num_samples, 1, "draw at least one")
 
 
 @dataclass(frozen=True)
@@ -123,20 +128,17 @@ def fit(
     Raises:
         DivergedError: A term of the objective or the gradient is not finite.
     """
-    if not isinstance(posterior, Posterior):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise TypeError(
-            f"fit(posterior, train_loader): the first argument is a {type(posterior).__name__}; "
-            "make a posterior with one of bbh.methods."
-        )
-    if isinstance(optimizer, Optimizer):
-        raise TypeError(
-            "optimizer= takes a function that makes one, since the parameters may move to another "
-            "device first: optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3)."
-        )
-    if epochs < 1:
-        raise ValueError(f"epochs={epochs}: train for at least one.")
     if validation is not None and not isinstance(validation, Validation):
         validation = Validation(validation)
+    check_arguments(
+        posterior,
+        train_loader,
+        None if validation is None else validation.loader,
+        epochs=epochs,
+        learning_rate=learning_rate,
+        optimizer=optimizer,
+        scheduler=scheduler,
+    )
     if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
         checkpoint = Checkpoint(checkpoint)
     patience = None if validation is None else validation.patience
@@ -146,8 +148,7 @@ def fit(
         raise ValueError("patience keeps the best epoch and average_epochs a mean: choose one.")
     if schedule_each_step and scheduler is None:
         raise ValueError("schedule_each_step=True needs a scheduler.")
-    if num_samples is not None and num_samples < 1:
-        raise ValueError(f"num_samples={num_samples}: draw at least one, or None.")
+    schedule = as_schedule(beta)
     num_data = num_data if num_data is not None else num_data_of(train_loader)
     fabric = fabric or Fabric(accelerator="auto", devices=1)
     # Before the optimizer is made, since the fastest optimizer depends on the device.
@@ -170,7 +171,7 @@ def fit(
     with closing(steps), algorithms:
         run = TrainingRun(
             steps,
-            beta if callable(beta) else lambda _: beta,
+            schedule,
             scheduler(step.plain_optimizer) if scheduler else None,
             schedule_each_step,
             patience,
