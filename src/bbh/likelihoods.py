@@ -22,6 +22,7 @@ from bbh.predictive import ClassPredictive, Predictive, RegressionPredictive
 
 P = TypeVar("P", bound=Predictive)
 Sums = dict[str, Tensor]
+_SMALLEST_SCALE = 1e-6
 
 
 class Likelihood(nn.Module, ABC, Generic[P]):
@@ -52,6 +53,18 @@ class Likelihood(nn.Module, ABC, Generic[P]):
     @abstractmethod
     def metrics(self, predictive: P, targets: Tensor) -> dict[str, float]:
         """Metrics of a prediction with known targets; always with ``error`` and ``nll``."""
+
+    def constant(self, training: Tensor, targets: Tensor) -> dict[str, float] | None:
+        """Metrics of the best prediction that ignores inputs: what any posterior should beat.
+
+        Args:
+            training: The targets that the prediction is fitted to.
+            targets: The targets it is judged by, for as many examples as you like.
+
+        Returns:
+            The same metrics as ``metrics``; None if the likelihood has no such prediction.
+        """
+        del training, targets
 
 
 @dataclass(eq=False)
@@ -107,6 +120,18 @@ class Categorical(Likelihood[ClassPredictive]):
     def metrics(self, predictive: ClassPredictive, targets: Tensor) -> dict[str, float]:
         """Error (per cent), NLL, Brier score and calibration error."""
         return _class_metrics(predictive.mean.flatten(0, -2), targets.flatten())
+
+    def constant(self, training: Tensor, targets: Tensor) -> dict[str, float]:
+        """Metrics of the frequencies of the classes, times their weights if they have any.
+
+        Each class is counted once more than it occurs, so that none is impossible.
+        """
+        known, judged = training.flatten().long(), targets.flatten().long()
+        num_classes = max(int(known.max()) + 1, int(judged.max()) + 1, len(self.weight_of_class))
+        counts = known.bincount(minlength=num_classes) + 1.0
+        if self.class_weights is not None:
+            counts = counts * self.weight_of_class.to(counts)
+        return _class_metrics((counts / counts.sum()).expand(len(judged), -1), judged)
 
     def _check(self, outputs: Tensor, targets: Tensor) -> None:
         num_classes = outputs.shape[-1]
@@ -184,8 +209,17 @@ class Bernoulli(Likelihood[ClassPredictive]):
 
     def metrics(self, predictive: ClassPredictive, targets: Tensor) -> dict[str, float]:
         """The metrics of ``Categorical`` for two classes, with every output as one example."""
-        yes = predictive.mean.flatten()
-        return _class_metrics(torch.stack([1 - yes, yes], dim=1), targets.flatten())
+        return _yes_no_metrics(predictive.mean, targets)
+
+    def constant(self, training: Tensor, targets: Tensor) -> dict[str, float]:
+        """Metrics of the share of yes in every output, with the weight of yes.
+
+        Yes and no are counted once more than they occur, so that neither is impossible.
+        """
+        known = training.to(torch.get_default_dtype())
+        yes = self.positive_weight * (known.sum(0) + 1)
+        no = (1 - known).sum(0) + 1
+        return _yes_no_metrics((yes / (yes + no)).expand_as(targets), targets)
 
 
 class _GaussianFamily(Likelihood[RegressionPredictive]):
@@ -228,6 +262,14 @@ class _GaussianFamily(Likelihood[RegressionPredictive]):
             "coverage_95": metrics.interval_coverage(lower, upper, targets),
             "crps": metrics.crps(locs, scales, targets),
         }
+
+    def constant(self, training: Tensor, targets: Tensor) -> dict[str, float]:
+        """Metrics of a Gaussian with the mean and standard deviation of every output."""
+        known = training.to(torch.promote_types(training.dtype, torch.float32))
+        loc = known.mean(0).expand(targets.shape)
+        # Targets that are all equal have no spread, but a density needs some.
+        scale = known.std(0, correction=0).clamp(min=_SMALLEST_SCALE).expand(targets.shape)
+        return self.metrics(RegressionPredictive(loc, 1, loc[None], scale[None]), targets)
 
 
 @dataclass(eq=False)
@@ -310,6 +352,11 @@ def _class_metrics(probs: Tensor, targets: Tensor) -> dict[str, float]:
         "brier": metrics.brier(probs, targets),
         "ece": metrics.expected_calibration_error(probs, targets),
     }
+
+
+def _yes_no_metrics(yes: Tensor, targets: Tensor) -> dict[str, float]:
+    yes = yes.flatten()
+    return _class_metrics(torch.stack([1 - yes, yes], dim=1), targets.flatten())
 
 
 def _entropy(probs: Tensor) -> Tensor:

@@ -75,6 +75,8 @@ class Posterior(nn.Module, Generic[P]):
 
     Attributes:
         recipe: How a registered method made this posterior; without a recipe it cannot be saved.
+        start: The network's trainable parameters and buffers when the posterior was made, on the
+            CPU, to compare with after training; None for a posterior that was read from a file.
     """
 
     _call: Call
@@ -115,6 +117,13 @@ class Posterior(nn.Module, Generic[P]):
             },
             trainable=False,
         )
+        # A dictionary, not a table: it is neither trained nor moved nor saved.
+        changing = weights.shapes.keys() | dict(network.named_buffers()).keys()
+        self.start: Params | None = {
+            name: value.detach().to("cpu", copy=True)
+            for name, value in everything.items()
+            if name in changing
+        }
         self.padding = TensorTable(padding_rows(network, weights.shapes), trainable=False)
         # Hidden from nn.Module: a template has no values to move, count or save.
         self.__dict__["_call"] = Call(template(network), forward or call_network)

@@ -1,7 +1,7 @@
 """``fit``, the training loop for all methods, built on Lightning Fabric."""
 
 import time
-from collections.abc import Callable, Iterable, Sized
+from collections.abc import Callable, Iterable
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -23,8 +23,10 @@ from bbh.posterior import Posterior
 from bbh.prediction import evaluate
 from bbh.training import checkpoints
 from bbh.training.arguments import as_schedule, check_arguments
+from bbh.training.comparing import Comparing
 from bbh.training.display import Display, make_display
 from bbh.training.history import History
+from bbh.training.passing import length_of
 from bbh.training.recorded import RecordedSteps, fastest_convolutions, make_steps
 from bbh.training.run import TrainingRun
 from bbh.training.step import TrainingStep, scales_losses
@@ -91,6 +93,7 @@ def fit(
     cuda_graph: bool = True,
     progress: bool | Display = True,
     log_dir: str | Path | None = None,
+    compare: bool = True,
 ) -> History:
     """Trains a posterior, whatever its method, and returns a record of every epoch.
 
@@ -124,6 +127,10 @@ def fit(
             only once, during recording: pass False for such networks.
         progress: Whether to show a progress bar, or an object that shows steps and epochs instead.
         log_dir: Folder for TensorBoard logs; None writes none.
+        compare: Whether to compare the trained posterior with a constant prediction and with the
+            network it started from, on about 1,000 validation examples (training examples if there
+            is no validation). The result is ``history.comparison``; a warning is logged if the
+            posterior lost.
 
     Raises:
         DivergedError: A term of the objective or the gradient is not finite.
@@ -182,16 +189,19 @@ def fit(
         generators = checkpoints.loader_generators(train_loader)
         if checkpoint is None or not _resumed(run, checkpoint, generators):
             step.pretrain()
-        steps_per_epoch = _length(train_loader)
+        steps_per_epoch = length_of(train_loader)
         written = time.perf_counter()
         visible, log_dir = (progress, log_dir) if fabric.is_global_zero else (False, None)
+        enabled = compare and fabric.is_global_zero
+        comparing = Comparing(posterior, validated=validation is not None, enabled=enabled)
         with make_display(visible, epochs, steps_per_epoch, log_dir) as show:
             while len(run.records) < epochs and not run.out_of_patience():
                 started = time.perf_counter()
-                means = run.epoch(train_loader, steps_per_epoch, show)
+                means = run.epoch(comparing.training(train_loader), steps_per_epoch, show)
                 metrics: dict[str, float] = {}
                 if validation is not None:
-                    metrics = evaluate(posterior, validation.loader, validation.num_samples)
+                    batches = comparing.validation(validation.loader)
+                    metrics = evaluate(posterior, batches, validation.num_samples)
                     # Weight draws differ between processes, so their metrics do too, but all
                     # processes must stop in the same epoch.
                     metrics = fabric.broadcast(metrics)
@@ -210,6 +220,9 @@ def fit(
                     f"stopped after epoch {len(history)}, restored epoch {history.best_epoch} "
                     f"(validation nll {nll:.4g})"
                 )
+            history.comparison = fabric.broadcast(comparing.result())
+            if history.comparison is not None:
+                show.note(str(history.comparison))
     return history
 
 
@@ -244,10 +257,3 @@ def _default_optimizer(
     if fabric.world_size > 1:
         return torch.optim.Adam(parameters, lr=learning_rate, fused=True)
     return make_adam(posterior.weights, parameters, lr=learning_rate)
-
-
-def _length(loader: Iterable[Any]) -> int | None:
-    try:
-        return len(loader) if isinstance(loader, Sized) else None
-    except TypeError:  # a DataLoader over an iterable dataset has __len__, but it raises
-        return None
