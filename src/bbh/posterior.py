@@ -2,7 +2,7 @@
 
 import copy
 import itertools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, cast
 
@@ -76,7 +76,8 @@ class Posterior(nn.Module, Generic[P]):
     Attributes:
         recipe: How a registered method made this posterior; without a recipe it cannot be saved.
         start: The network's trainable parameters and buffers when the posterior was made, on the
-            CPU, to compare with after training; None for a posterior that was read from a file.
+            CPU, to compare with after training; None if the network had no values, or for a
+            posterior that was read from a file.
     """
 
     _call: Call
@@ -118,12 +119,7 @@ class Posterior(nn.Module, Generic[P]):
             trainable=False,
         )
         # A dictionary, not a table: it is neither trained nor moved nor saved.
-        changing = weights.shapes.keys() | dict(network.named_buffers()).keys()
-        self.start: Params | None = {
-            name: value.detach().to("cpu", copy=True)
-            for name, value in everything.items()
-            if name in changing
-        }
+        self.start = _copied(everything, weights.shapes.keys() | dict(network.named_buffers()))
         self.padding = TensorTable(padding_rows(network, weights.shapes), trainable=False)
         # Hidden from nn.Module: a template has no values to move, count or save.
         self.__dict__["_call"] = Call(template(network), forward or call_network)
@@ -231,6 +227,14 @@ class Posterior(nn.Module, Generic[P]):
             return functional_call(self._call, values, (inputs,), strict=True)
 
         return outputs
+
+
+def _copied(values: Mapping[str, Tensor], names: Collection[str]) -> Params | None:
+    """Copies on the CPU; None if the network has no values, as on the meta device."""
+    chosen = {name: value.detach() for name, value in values.items() if name in names}
+    if any(value.is_meta for value in chosen.values()):
+        return None
+    return {name: value.to("cpu", copy=True) for name, value in chosen.items()}
 
 
 def check_parts(likelihood: object, prior: object) -> None:
