@@ -12,7 +12,8 @@ SOURCE = Path(__file__).parent.parent / "src"
 # From the ground up. A module may import from its own layer's modules only if they are in the same
 # room (the same entry), and from all layers below.
 LAYERS = [
-    ["version", "files", "triton_available", "batches", "per_example", "metrics", "predictive"],
+    ["version", "checks", "files", "triton_available"],
+    ["batches", "per_example", "metrics", "predictive"],
     ["samples", "standardisation"],
     ["network", "noise", "annealing", "likelihoods"],
     ["priors"],

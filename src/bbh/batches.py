@@ -3,17 +3,22 @@
 from collections.abc import Mapping, Sized
 from typing import Any, NamedTuple, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils.data import (
     DataLoader,
+    Dataset,
     DistributedSampler,
     IterableDataset,
     RandomSampler,
     SequentialSampler,
     SubsetRandomSampler,
 )
+
+from bbh import checks
 
 # A tensor, or a tuple, list or dictionary of tensors with examples along the first axis.
 Inputs = Any
@@ -47,11 +52,11 @@ def as_batch(batch: Any) -> Batch:
                 f"a dictionary batch needs its targets under one of {_TARGET_KEYS}; "
                 f"it has {sorted(known)}."
             )
-        return Batch(inputs_of(known), known[key], known.get("weights"))
+        return Batch(*map(as_tensors, (inputs_of(known), known[key], known.get("weights"))))
     if isinstance(batch, tuple | list):
         parts = cast(tuple[Any, ...], tuple(batch))
         if len(parts) in (2, 3):
-            return Batch(*parts)
+            return Batch(*map(as_tensors, parts))
     raise ValueError(
         "a batch is (inputs, targets), (inputs, targets, weights) or a dictionary with 'targets' "
         f"or 'labels'; got {type(batch).__name__}. Several inputs go in as one tuple: "
@@ -65,11 +70,56 @@ def inputs_of(batch: Any) -> Inputs:
         return batch
     if isinstance(batch, Mapping):
         known = cast(Mapping[str, Any], batch)
-        return {key: known[key] for key in known if key not in (*_TARGET_KEYS, "weights")}
+        keys = (key for key in known if key not in (*_TARGET_KEYS, "weights"))
+        return {key: as_tensors(known[key]) for key in keys}
     if isinstance(batch, tuple | list):
         parts = cast(tuple[Any, ...], batch)
-        return parts[0]
-    return batch
+        return as_tensors(parts[0])
+    return as_tensors(batch)
+
+
+def as_tensors(data: Any) -> Any:
+    """The data with every NumPy array in it as a tensor; all else is returned as it is.
+
+    Arrays of float64, NumPy's usual type, get torch's default type (float32 unless it was set), and
+    integers get int64. Arrays are copied, so that a loader may use them again.
+
+    >>> as_tensors((np.zeros(2), np.zeros(2, np.int32)))
+    (tensor([0., 0.]), tensor([0, 0]))
+    """
+    if isinstance(data, Tensor):
+        return data
+    if isinstance(data, np.ndarray):
+        array = cast(NDArray[Any], data)
+        if array.dtype.kind not in "fiubc":
+            raise TypeError(
+                f"a NumPy array of {array.dtype} cannot be turned into a tensor: make it numbers."
+            )
+        if array.dtype == np.float64:
+            return torch.from_numpy(array.copy()).to(torch.get_default_dtype())
+        return torch.from_numpy(
+            array.astype(np.int64) if array.dtype.kind in "iu" else array.copy()
+        )
+    if type(data) is dict:
+        return {key: as_tensors(value) for key, value in cast(dict[str, Any], data).items()}
+    if type(data) in (tuple, list):
+        return type(data)(as_tensors(value) for value in data)
+    return data
+
+
+def check_loader(name: str, loader: object) -> None:
+    """Raises for tensors, arrays, datasets and other things that are no loader of batches."""
+    parts = cast(list[object], loader) if isinstance(loader, tuple | list) else []
+    arrays = bool(parts) and all(isinstance(part, Tensor | np.ndarray) for part in parts)
+    dataset = isinstance(loader, Dataset) and not hasattr(loader, "__iter__")
+    if dataset or arrays or isinstance(loader, Tensor | np.ndarray | Mapping | str):
+        inside = "dataset" if dataset else "TensorDataset(inputs, targets)"
+        raise TypeError(
+            f"{name} is a {type(loader).__name__}, not a loader of batches. Make one with "
+            f"torch.utils.data.DataLoader({inside}, batch_size=32)."
+        )
+    if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
+        raise TypeError(f"{name}={checks.shown(loader)}: pass a loader of batches.")
 
 
 def move(inputs: Inputs, device: torch.device) -> Inputs:

@@ -7,15 +7,17 @@ or examples multiply the log probability: an example with weight 2 counts like t
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bbh import metrics
+from bbh import checks, metrics
 from bbh.predictive import ClassPredictive, Predictive, RegressionPredictive
 from bbh.standardisation import Standardisation, standardisation_of
 
@@ -31,6 +33,7 @@ __all__ = [
 
 P = TypeVar("P", bound=Predictive)
 Sums = dict[str, Tensor]
+_SMALLEST_SCALE = 1e-6
 
 
 class Likelihood(nn.Module, ABC, Generic[P]):
@@ -62,22 +65,35 @@ class Likelihood(nn.Module, ABC, Generic[P]):
     def metrics(self, predictive: P, targets: Tensor) -> dict[str, float]:
         """Metrics of a prediction with known targets; always with ``error`` and ``nll``."""
 
+    def constant(self, training: Tensor, targets: Tensor) -> dict[str, float] | None:
+        """Metrics of the best prediction that ignores inputs: what any posterior should beat.
+
+        Args:
+            training: The targets that the prediction is fitted to.
+            targets: The targets it is judged by, for as many examples as you like.
+
+        Returns:
+            The same metrics as ``metrics``; None if the likelihood has no such prediction.
+        """
+        del training, targets
+
 
 @dataclass(eq=False)
 class Categorical(Likelihood[ClassPredictive]):
     """Classification: the last axis of the outputs holds logits, targets are integers.
 
     Args:
-        class_weights: One weight per class, for example larger ones for rare classes.
+        class_weights: One weight per class, for example larger ones for rare classes; a sequence,
+            tensor or array of numbers.
     """
 
-    class_weights: tuple[float, ...] | None = None
+    class_weights: Sequence[float] | Tensor | NDArray[Any] | None = None
     weight_of_class: Tensor = field(init=False, repr=False)
 
     def __post_init__(self):
         super().__init__()
-        if self.class_weights is not None and not all(w >= 0 for w in self.class_weights):
-            raise ValueError(f"class_weights must not be negative, got {self.class_weights}.")
+        if self.class_weights is not None:
+            self.class_weights = _weights_of_classes(self.class_weights)
         weights = torch.tensor(self.class_weights or ())
         self.register_buffer("weight_of_class", weights, persistent=False)
 
@@ -116,6 +132,18 @@ class Categorical(Likelihood[ClassPredictive]):
         """Error (per cent), NLL, Brier score and calibration error."""
         return _class_metrics(predictive.mean.flatten(0, -2), targets.flatten())
 
+    def constant(self, training: Tensor, targets: Tensor) -> dict[str, float]:
+        """Metrics of the frequencies of the classes, times their weights if they have any.
+
+        Each class is counted once more than it occurs, so that none is impossible.
+        """
+        known, judged = training.flatten().long(), targets.flatten().long()
+        num_classes = max(int(known.max()) + 1, int(judged.max()) + 1, len(self.weight_of_class))
+        counts = known.bincount(minlength=num_classes) + 1.0
+        if self.class_weights is not None:
+            counts = counts * self.weight_of_class.to(counts)
+        return _class_metrics((counts / counts.sum()).expand(len(judged), -1), judged)
+
     def _check(self, outputs: Tensor, targets: Tensor) -> None:
         num_classes = outputs.shape[-1]
         if targets.is_floating_point() or targets.shape != outputs.shape[1:-1]:
@@ -153,6 +181,7 @@ class Bernoulli(Likelihood[ClassPredictive]):
 
     def __post_init__(self):
         super().__init__()
+        checks.number("positive_weight", self.positive_weight)
 
     def log_prob(
         self, outputs: Float[Tensor, "S B *event"], targets: Tensor
@@ -191,8 +220,17 @@ class Bernoulli(Likelihood[ClassPredictive]):
 
     def metrics(self, predictive: ClassPredictive, targets: Tensor) -> dict[str, float]:
         """The metrics of ``Categorical`` for two classes, with every output as one example."""
-        yes = predictive.mean.flatten()
-        return _class_metrics(torch.stack([1 - yes, yes], dim=1), targets.flatten())
+        return _yes_no_metrics(predictive.mean, targets)
+
+    def constant(self, training: Tensor, targets: Tensor) -> dict[str, float]:
+        """Metrics of the share of yes in every output, with the weight of yes.
+
+        Yes and no are counted once more than they occur, so that neither is impossible.
+        """
+        known = training.to(torch.get_default_dtype())
+        yes = self.positive_weight * (known.sum(0) + 1)
+        no = (1 - known).sum(0) + 1
+        return _yes_no_metrics((yes / (yes + no)).expand_as(targets), targets)
 
 
 class Regression(Likelihood[RegressionPredictive]):
@@ -296,6 +334,14 @@ class Regression(Likelihood[RegressionPredictive]):
             "coverage_95": metrics.interval_coverage(lower, upper, targets),
             "crps": metrics.crps(locs, scales, targets),
         }
+
+    def constant(self, training: Tensor, targets: Tensor) -> dict[str, float]:
+        """Metrics of a Gaussian with the mean and standard deviation of every output."""
+        known = training.to(torch.promote_types(training.dtype, torch.float32))
+        loc = known.mean(0).expand(targets.shape)
+        # Targets that are all equal have no spread, but a density needs some.
+        scale = known.std(0, correction=0).clamp(min=_SMALLEST_SCALE).expand(targets.shape)
+        return self.metrics(RegressionPredictive(loc, 1, loc[None], scale[None]), targets)
 
     def _register_targets(self) -> None:
         # Empty tensors stand for unknown ones: they move between devices with the module.
@@ -436,6 +482,20 @@ class HeteroscedasticGaussian(Regression):
         return f"min_scale={self.min_scale}, {self._targets_repr()}"
 
 
+def _weights_of_classes(given: Any) -> tuple[float, ...]:
+    """One finite, non-negative number per class from a sequence, tensor or array."""
+    try:
+        weights = torch.as_tensor(given, dtype=torch.float64)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"class_weights={checks.shown(given)}: give numbers.") from error
+    if weights.dim() != 1 or not weights.isfinite().all() or weights.min() < 0:
+        raise ValueError(
+            f"class_weights={checks.shown(given)}: give one finite weight per class, none of them "
+            "negative."
+        )
+    return tuple(weights.tolist())
+
+
 def _class_metrics(probs: Tensor, targets: Tensor) -> dict[str, float]:
     targets = targets.long()
     return {
@@ -444,6 +504,11 @@ def _class_metrics(probs: Tensor, targets: Tensor) -> dict[str, float]:
         "brier": metrics.brier(probs, targets),
         "ece": metrics.expected_calibration_error(probs, targets),
     }
+
+
+def _yes_no_metrics(yes: Tensor, targets: Tensor) -> dict[str, float]:
+    yes = yes.flatten()
+    return _class_metrics(torch.stack([1 - yes, yes], dim=1), targets.flatten())
 
 
 def _entropy(probs: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from bbh import checks
 from bbh.batches import Batch, as_batch
 from bbh.execution import Execution
 from bbh.posterior import AdversarialTraining, Posterior
@@ -52,12 +53,15 @@ def free_energy(
             paper's code uses one of five.)
         execution: How to put the draws through the network; None takes the posterior's default.
     """
-    if num_data < 1:
-        raise ValueError(f"num_data={num_data}: give the number of training examples.")
-    if num_samples is not None and num_samples < 1:
-        raise ValueError(f"num_samples={num_samples}: draw at least one, or None.")
-    if likelihood_samples is not None and likelihood_samples < 1:
-        raise ValueError(f"likelihood_samples={likelihood_samples}: use at least one, or None.")
+    check_settings(
+        posterior,
+        num_data=num_data,
+        temperature=temperature,
+        num_samples=num_samples,
+        likelihood_samples=likelihood_samples,
+    )
+    if not isinstance(beta, Tensor):
+        checks.number("beta", beta)
     weights = posterior.weights
     samples = posterior.sample(num_samples or weights.samples_per_step)
     cost = weights.cost(samples, posterior.prior)
@@ -68,6 +72,30 @@ def free_energy(
     auxiliary = nll.new_zeros(()) + cost.auxiliary
     total = nll + temperature * beta / num_data * cost.complexity + auxiliary
     return FreeEnergy(total, nll, cost.complexity, auxiliary)
+
+
+def check_settings(
+    posterior: Posterior[Any],
+    *,
+    num_data: int,
+    temperature: float,
+    num_samples: int | None,
+    likelihood_samples: int | None,
+) -> None:
+    """Raises for settings of ``free_energy`` that cannot work."""
+    checks.whole("num_data", num_data, 1, "give the number of training examples")
+    checks.number("temperature", temperature)
+    if num_samples is not None:
+        checks.whole("num_samples", num_samples, 1, "draw at least one, or None")
+    if likelihood_samples is None:
+        return
+    checks.whole("likelihood_samples", likelihood_samples, 1, "use at least one, or None")
+    drawn = num_samples or posterior.weights.samples_per_step
+    if likelihood_samples > drawn:
+        raise ValueError(
+            f"likelihood_samples={likelihood_samples}: a step has only {drawn} draws. Raise "
+            "num_samples, or leave likelihood_samples out to use all."
+        )
 
 
 def negative_log_likelihood(

@@ -2,7 +2,7 @@
 
 import copy
 import itertools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, cast
 
@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from bbh import checks
 from bbh.batches import Inputs
 from bbh.distribution import WeightDistribution
 from bbh.execution import Automatic, Execution, NetworkFunction, Runnable
@@ -74,6 +75,9 @@ class Posterior(nn.Module, Generic[P]):
 
     Attributes:
         recipe: How a registered method made this posterior; without a recipe it cannot be saved.
+        start: The network's trainable parameters and buffers when the posterior was made, on the
+            CPU, to compare with after training; None if the network had no values, or for a
+            posterior that was read from a file.
     """
 
     _call: Call
@@ -114,6 +118,8 @@ class Posterior(nn.Module, Generic[P]):
             },
             trainable=False,
         )
+        # A dictionary, not a table: it is neither trained nor moved nor saved.
+        self.start = _copied(everything, weights.shapes.keys() | dict(network.named_buffers()))
         self.padding = TensorTable(padding_rows(network, weights.shapes), trainable=False)
         # Hidden from nn.Module: a template has no values to move, count or save.
         self.__dict__["_call"] = Call(template(network), forward or call_network)
@@ -144,8 +150,7 @@ class Posterior(nn.Module, Generic[P]):
 
     def sample(self, num_samples: int) -> Samples:
         """Draws weights ``{name: [num_samples, *shape]}``; the draws may be used repeatedly."""
-        if num_samples < 1:
-            raise ValueError(f"num_samples={num_samples}: draw at least one.")
+        checks.whole("num_samples", num_samples, 1, "draw at least one")
         return Samples.of(self.weights.sample(num_samples))
 
     def forward(
@@ -224,11 +229,16 @@ class Posterior(nn.Module, Generic[P]):
         return outputs
 
 
+def _copied(values: Mapping[str, Tensor], names: Collection[str]) -> Params | None:
+    """Copies on the CPU; None if the network has no values, as on the meta device."""
+    chosen = {name: value.detach() for name, value in values.items() if name in names}
+    if any(value.is_meta for value in chosen.values()):
+        return None
+    return {name: value.to("cpu", copy=True) for name, value in chosen.items()}
+
+
 def check_parts(likelihood: object, prior: object) -> None:
     """Raises if the likelihood is not a ``Likelihood`` or the prior is not a ``Prior``."""
-    if not isinstance(likelihood, Likelihood):
-        raise TypeError(
-            f"likelihood={likelihood!r}: pass an object of bbh.likelihoods, e.g. Categorical()."
-        )
-    if not isinstance(prior, Prior):
-        raise TypeError(f"prior={prior!r}: pass an object of bbh.priors, e.g. Normal(1.0).")
+    example = "pass an object of bbh.likelihoods, e.g. Categorical()"
+    checks.instance("likelihood", likelihood, Likelihood, example)
+    checks.instance("prior", prior, Prior, "pass an object of bbh.priors, e.g. Normal(1.0)")

@@ -1,7 +1,7 @@
 """Predictive distributions for new inputs: mixtures over weight draws, and their uncertainty."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
@@ -11,7 +11,7 @@ from torch import Tensor
 _HALVINGS = 60
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Predictive:
     """The predictive distribution p(y | x, D) ≈ 1/S Σ_s p(y | x, w_s).
 
@@ -23,8 +23,19 @@ class Predictive:
     mean: Float[Tensor, " B *event"]
     num_samples: int
 
+    def __repr__(self) -> str:
+        shape = list(self.mean.shape)
+        return (
+            f"{type(self).__name__}({shape[0]:,} examples, mean {shape}, {self.num_samples} weight "
+            f"draws, {self._uncertainty()})"
+        )
 
-@dataclass(frozen=True)
+    def _uncertainty(self) -> str:
+        """Mean uncertainty over the examples, in words."""
+        return "uncertainty unknown"
+
+
+@dataclass(frozen=True, repr=False)
 class ClassPredictive(Predictive):
     """The predictive distribution of classes or of yes/no outputs.
 
@@ -41,15 +52,21 @@ class ClassPredictive(Predictive):
     expected_entropy: Float[Tensor, " B *outputs"]
     confidence: Float[Tensor, " B *outputs"]
     labels: Int[Tensor, " B *outputs"]
-    draws: Tensor | None = field(default=None, repr=False)
+    draws: Tensor | None = None
 
     @property
     def mutual_information(self) -> Tensor:
         """entropy − expected_entropy: how much the draws disagree, in nats; at least 0."""
         return (self.entropy - self.expected_entropy).clamp(min=0)
 
+    def _uncertainty(self) -> str:
+        return (
+            f"on average entropy {self.entropy.mean():.3g} and mutual information "
+            f"{self.mutual_information.mean():.3g} nats"
+        )
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class RegressionPredictive(Predictive):
     """The predictive distribution of a regression: a mixture of Gaussians, one per weight draw.
 
@@ -58,8 +75,8 @@ class RegressionPredictive(Predictive):
         scales: Observation noise (standard deviation) of every draw [S, B, …].
     """
 
-    locs: Float[Tensor, "S B *event"] = field(repr=False)
-    scales: Float[Tensor, "S B *event"] = field(repr=False)
+    locs: Float[Tensor, "S B *event"]
+    scales: Float[Tensor, "S B *event"]
 
     @property
     def epistemic_std(self) -> Tensor:
@@ -100,6 +117,12 @@ class RegressionPredictive(Predictive):
         tail = (1 - coverage) / 2
         lower, upper = self.quantiles((tail, 1 - tail))
         return lower, upper
+
+    def _uncertainty(self) -> str:
+        return (
+            f"on average total_std {self.total_std.mean():.3g} and epistemic_std "
+            f"{self.epistemic_std.mean():.3g}"
+        )
 
     @staticmethod
     def _distribution_function(values: Tensor, locs: Tensor, scales: Tensor) -> Tensor:

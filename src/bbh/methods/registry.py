@@ -5,7 +5,16 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
-from bbh.posterior import Posterior, Recipe
+from torch import nn
+
+from bbh import checks
+from bbh.divergences import Divergence
+from bbh.execution import Execution
+from bbh.generators import Generator
+from bbh.likelihoods import Likelihood
+from bbh.noise import GaussianNoise
+from bbh.posterior import AdversarialTraining, Posterior, Recipe
+from bbh.priors import Prior
 
 Method = Callable[..., Posterior[Any]]
 SomeMethod = TypeVar("SomeMethod", bound=Method)
@@ -29,6 +38,22 @@ _AFTER = {
     "        ``bbh.Vmap()`` all at once; None takes the faster one that works.",
 }
 
+# What arguments of these names must be, in whichever method they occur: a class and an example.
+_KINDS: dict[str, tuple[type[Any], str]] = {
+    "network": (nn.Module, "a torch.nn.Module, e.g. torch.nn.Linear(2, 1)"),
+    "likelihood": (Likelihood, "an object of bbh.likelihoods, e.g. Categorical()"),
+    "prior": (Prior, "an object of bbh.priors, e.g. Normal(1.0)"),
+    "generator": (Generator, "an object of bbh.generators, e.g. LayerWise()"),
+    "noise": (GaussianNoise, "bbh.GaussianNoise(dim=…)"),
+    "divergence": (Divergence, "an object of bbh.divergences, e.g. NearestNeighbour()"),
+    "adversarial": (AdversarialTraining, "bbh.AdversarialTraining(…)"),
+    "execution": (Execution, "bbh.Loop() or bbh.Vmap()"),
+}
+_COUNTS = {
+    "num_samples": "draw at least one",
+    "num_members": "an ensemble has at least one member",
+}
+
 
 def register(constructor: SomeMethod) -> SomeMethod:
     """Makes a function ``(network, likelihood, prior, …) -> Posterior`` a method of the library.
@@ -42,9 +67,13 @@ def register(constructor: SomeMethod) -> SomeMethod:
 
     @functools.wraps(constructor)
     def method(*arguments: Any, **options: Any) -> Posterior[Any]:
-        posterior = constructor(*arguments, **options)
-        bound = signature.bind(*arguments, **options)
+        try:
+            bound = signature.bind(*arguments, **options)
+        except TypeError as error:
+            raise TypeError(f"{constructor.__name__}: {error}.") from None
         bound.apply_defaults()
+        _check_arguments(bound.arguments, signature.parameters)
+        posterior = constructor(*arguments, **options)
         given = {name: one for name, one in bound.arguments.items() if name not in _NOT_IN_RECIPE}
         chosen = {name: one for name, one in posterior.chosen.items() if name in given}
         posterior.recipe = Recipe(constructor.__name__, given | chosen)
@@ -76,6 +105,20 @@ def _check(constructor: Method, signature: inspect.Signature) -> None:
             f"there is a method {name} already, in {known.__module__}. Choose another name: files "
             "name the method that reads them."
         )
+
+
+def _check_arguments(
+    arguments: Mapping[str, Any], parameters: Mapping[str, inspect.Parameter]
+) -> None:
+    """Raises for an argument of the wrong kind, such as a class where an object is needed."""
+    for name, value in arguments.items():
+        if value is parameters[name].default:
+            continue
+        if name in _KINDS:
+            kind, example = _KINDS[name]
+            checks.instance(name, value, kind, f"pass {example}")
+        if name in _COUNTS:
+            checks.whole(name, value, 1, _COUNTS[name])
 
 
 def _described(own: str, parameters: Mapping[str, inspect.Parameter]) -> str:

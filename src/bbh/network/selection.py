@@ -4,10 +4,11 @@ import difflib
 import fnmatch
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from torch import Tensor, nn
 
+from bbh import checks
 from bbh.network.layers import NORMALISATIONS
 from bbh.network.support import check_supported
 from bbh.samples import Params, Shapes
@@ -65,7 +66,7 @@ def select_bayesian(network: nn.Module, bayesian: Selection) -> list[str]:
     elif callable(bayesian):
         chosen = {name for name, value in trainable.items() if bayesian(name, value)}
     else:
-        patterns = [bayesian] if isinstance(bayesian, str) else list(bayesian)
+        patterns = _patterns(bayesian)
         chosen = set[str]().union(*(_match(pattern, network, trainable) for pattern in patterns))
     if not chosen:
         raise ValueError(
@@ -73,6 +74,16 @@ def select_bayesian(network: nn.Module, bayesian: Selection) -> list[str]:
             f"Trainable here: {_listing(trainable)}."
         )
     return [name for name in trainable if name in chosen]
+
+
+def _patterns(bayesian: object) -> list[str]:
+    given = (
+        [bayesian] if isinstance(bayesian, str) or not isinstance(bayesian, Iterable) else bayesian
+    )
+    patterns = list(cast(Iterable[object], given))
+    for one in patterns:
+        checks.instance("bayesian", one, str, 'give names as strings, e.g. "2" for module 2')
+    return cast(list[str], patterns)
 
 
 def _normalisation_names(network: nn.Module) -> set[str]:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bbh import checks
 from bbh.posterior import Posterior
 from bbh.prediction.memory import peak_bytes
 from bbh.samples import Samples, size
@@ -38,8 +39,7 @@ class Draws:
             self._kept = [Samples.of(samples).values_only()]
             self.total = self._kept[0].num_samples
             return
-        if num_samples < 1:
-            raise ValueError(f"num_samples={num_samples}: draw at least one.")
+        checks.whole("num_samples", num_samples, 1, "draw at least one")
         self.total = posterior.weights.num_useful(num_samples)
         if posterior.weights.num_distinct is not None:
             # The members of an ensemble are in memory already, and drawing them in several parts

@@ -8,7 +8,17 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from bbh.batches import Inputs, as_batch, count, cut, first_tensor, inputs_of, move
+from bbh.batches import (
+    Inputs,
+    as_batch,
+    as_tensors,
+    check_loader,
+    count,
+    cut,
+    first_tensor,
+    inputs_of,
+    move,
+)
 from bbh.likelihoods import P, Sums
 from bbh.posterior import Posterior
 from bbh.prediction.draws import Draws, evaluation_mode
@@ -41,7 +51,8 @@ def predict(
     Args:
         posterior: The posterior, in evaluation mode during the call and unchanged after it.
         inputs: A tensor, a tuple or dictionary of tensors, or a loader of batches (its targets
-            are ignored).
+            are ignored). NumPy arrays are taken as tensors, those of float64 in torch's default
+            type.
         num_samples: The number S of weight draws. A distribution with fewer different draws (MAP,
             an ensemble) uses each once.
         samples: Draws to use instead of new ones, from ``posterior.sample`` or
@@ -61,6 +72,7 @@ def predict(
         raise ValueError(
             f"precision={precision}: choose one of {', '.join(map(str, _PRECISIONS))}."
         )
+    inputs = as_tensors(inputs)
     if isinstance(inputs, Tensor | Mapping | PackedSequence) or type(inputs) is tuple:
         # A dictionary may be a whole batch, with targets that are not inputs.
         inputs = inputs_of(inputs) if isinstance(inputs, Mapping) else inputs
@@ -72,6 +84,7 @@ def predict(
                 "a list of tensors may be several inputs or several batches: pass tuple(inputs) "
                 "for the first, iter(inputs) for the second."
             )
+        check_loader("inputs", inputs)
         home = torch.device("cpu")
         pieces = _inputs_of_all(cast(Iterable[Any], inputs))
     limits = _Limits(batch_size, memory_limit)
@@ -92,6 +105,7 @@ def evaluate(
     or root mean squared error) and ``nll``.
     """
     _check_posterior(posterior)
+    check_loader("loader", loader)
     targets: list[Tensor] = []
 
     def pieces() -> Iterator[Inputs]:

@@ -130,6 +130,7 @@ def load(
         posterior.load_state_dict(tensors, assign=True)
     except RuntimeError as error:
         raise StorageError(f"{path} does not fit the posterior it describes: {error}") from error
+    posterior.start = None  # the weights of the network given here are any
     return posterior.eval()
 
 

@@ -2,6 +2,7 @@
 
 from bbh.generators.factored.adam import FactoredAdam, make_adam
 from bbh.training.checkpoints import CheckpointError
+from bbh.training.comparison import Comparison
 from bbh.training.display import Display
 from bbh.training.eager import EagerSteps
 from bbh.training.fitting import Checkpoint, Validation, fit
@@ -12,6 +13,7 @@ from bbh.training.step import DivergedError, TrainingStep
 __all__ = [
     "Checkpoint",
     "CheckpointError",
+    "Comparison",
     "Display",
     "DivergedError",
     "EagerSteps",

@@ -1,7 +1,7 @@
 """``fit``, the training loop for all methods, built on Lightning Fabric."""
 
 import time
-from collections.abc import Callable, Iterable, Sized
+from collections.abc import Callable, Iterable
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -15,14 +15,18 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
+from bbh import checks
 from bbh.annealing import Schedule
 from bbh.batches import num_data_of
 from bbh.generators.factored.adam import make_adam
 from bbh.posterior import Posterior
 from bbh.prediction import evaluate
 from bbh.training import checkpoints
+from bbh.training.arguments import as_schedule, check_arguments
+from bbh.training.comparing import Comparing
 from bbh.training.display import Display, make_display
 from bbh.training.history import History
+from bbh.training.passing import length_of
 from bbh.training.recorded import RecordedSteps, fastest_convolutions, make_steps
 from bbh.training.run import TrainingRun
 from bbh.training.step import TrainingStep, scales_losses
@@ -46,6 +50,9 @@ class Validation:
     loader: Iterable[Any]
     num_samples: int = 10
     patience: int | None = None
+
+    def __post_init__(self):
+        checks.whole("Validation(num_samples)", self.num_samples, 1, "draw at least one")
 
 
 @dataclass(frozen=True)
@@ -87,6 +94,7 @@ def fit(
     cuda_graph: bool = True,
     progress: bool | Display = True,
     log_dir: str | Path | None = None,
+    compare: bool = True,
 ) -> History:
     """Trains a posterior, whatever its method, and returns a record of every epoch.
 
@@ -120,24 +128,25 @@ def fit(
             only once, during recording: pass False for such networks.
         progress: Whether to show a progress bar, or an object that shows steps and epochs instead.
         log_dir: Folder for TensorBoard logs; None writes none.
+        compare: Whether to compare the trained posterior with a constant prediction and with the
+            network it started from, on about 1,000 validation examples (training examples if there
+            is no validation). The result is ``history.comparison``; a warning is logged if the
+            posterior lost.
 
     Raises:
         DivergedError: A term of the objective or the gradient is not finite.
     """
-    if not isinstance(posterior, Posterior):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise TypeError(
-            f"fit(posterior, train_loader): the first argument is a {type(posterior).__name__}; "
-            "make a posterior with one of bbh.methods."
-        )
-    if isinstance(optimizer, Optimizer):
-        raise TypeError(
-            "optimizer= takes a function that makes one, since the parameters may move to another "
-            "device first: optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3)."
-        )
-    if epochs < 1:
-        raise ValueError(f"epochs={epochs}: train for at least one.")
     if validation is not None and not isinstance(validation, Validation):
         validation = Validation(validation)
+    check_arguments(
+        posterior,
+        train_loader,
+        None if validation is None else validation.loader,
+        epochs=epochs,
+        learning_rate=learning_rate,
+        optimizer=optimizer,
+        scheduler=scheduler,
+    )
     if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
         checkpoint = Checkpoint(checkpoint)
     patience = None if validation is None else validation.patience
@@ -147,8 +156,7 @@ def fit(
         raise ValueError("patience keeps the best epoch and average_epochs a mean: choose one.")
     if schedule_each_step and scheduler is None:
         raise ValueError("schedule_each_step=True needs a scheduler.")
-    if num_samples is not None and num_samples < 1:
-        raise ValueError(f"num_samples={num_samples}: draw at least one, or None.")
+    schedule = as_schedule(beta)
     num_data = num_data if num_data is not None else num_data_of(train_loader)
     fabric = fabric or Fabric(accelerator="auto", devices=1)
     # Before the optimizer is made, since the fastest optimizer depends on the device.
@@ -171,7 +179,7 @@ def fit(
     with closing(steps), algorithms:
         run = TrainingRun(
             steps,
-            beta if callable(beta) else lambda _: beta,
+            schedule,
             scheduler(step.plain_optimizer) if scheduler else None,
             schedule_each_step,
             patience,
@@ -183,16 +191,19 @@ def fit(
         if checkpoint is None or not _resumed(run, checkpoint, generators):
             prepare_targets(posterior.likelihood, train_loader, generators, fabric)
             step.pretrain()
-        steps_per_epoch = _length(train_loader)
+        steps_per_epoch = length_of(train_loader)
         written = time.perf_counter()
         visible, log_dir = (progress, log_dir) if fabric.is_global_zero else (False, None)
+        enabled = compare and fabric.is_global_zero
+        comparing = Comparing(posterior, validated=validation is not None, enabled=enabled)
         with make_display(visible, epochs, steps_per_epoch, log_dir) as show:
             while len(run.records) < epochs and not run.out_of_patience():
                 started = time.perf_counter()
-                means = run.epoch(train_loader, steps_per_epoch, show)
+                means = run.epoch(comparing.training(train_loader), steps_per_epoch, show)
                 metrics: dict[str, float] = {}
                 if validation is not None:
-                    metrics = evaluate(posterior, validation.loader, validation.num_samples)
+                    batches = comparing.validation(validation.loader)
+                    metrics = evaluate(posterior, batches, validation.num_samples)
                     # Weight draws differ between processes, so their metrics do too, but all
                     # processes must stop in the same epoch.
                     metrics = fabric.broadcast(metrics)
@@ -211,6 +222,9 @@ def fit(
                     f"stopped after epoch {len(history)}, restored epoch {history.best_epoch} "
                     f"(validation nll {nll:.4g})"
                 )
+            history.comparison = fabric.broadcast(comparing.result())
+            if history.comparison is not None:
+                show.note(str(history.comparison))
     return history
 
 
@@ -245,10 +259,3 @@ def _default_optimizer(
     if fabric.world_size > 1:
         return torch.optim.Adam(parameters, lr=learning_rate, fused=True)
     return make_adam(posterior.weights, parameters, lr=learning_rate)
-
-
-def _length(loader: Iterable[Any]) -> int | None:
-    try:
-        return len(loader) if isinstance(loader, Sized) else None
-    except TypeError:  # a DataLoader over an iterable dataset has __len__, but it raises
-        return None

@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, overload
 
+from bbh.training.comparison import Comparison
+
 
 @dataclass(frozen=True)
 class EpochRecord:
@@ -43,11 +45,14 @@ class History(Sequence[EpochRecord]):
 
     Attributes:
         best_epoch: The epoch whose state was restored at the end, if any.
+        comparison: How the posterior compares with a constant prediction and with the network it
+            started from; None if ``fit`` was told not to compare or trained no epoch.
     """
 
     def __init__(self, records: Sequence[EpochRecord] = (), best_epoch: int | None = None):
         self.records = list(records)
         self.best_epoch = best_epoch
+        self.comparison: Comparison | None = None
 
     def __len__(self) -> int:
         return len(self.records)
@@ -73,6 +78,10 @@ class History(Sequence[EpochRecord]):
         return [asdict(record) for record in self.records]
 
     def save(self, path: str | Path) -> None:
-        """Writes the records as JSON."""
-        content = {"best_epoch": self.best_epoch, "epochs": self.to_dicts()}
+        """Writes the records and the comparison as JSON."""
+        content = {
+            "best_epoch": self.best_epoch,
+            "comparison": self.comparison and asdict(self.comparison),
+            "epochs": self.to_dicts(),
+        }
         Path(path).write_text(json.dumps(content, indent=1) + "\n")

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from bbh import checks
 from bbh.batches import Batch, Inputs, as_batch, move
 from bbh.execution import Execution
 from bbh.generators.factored.adam import FactoredAdam
 from bbh.generators.factored.gradients import clip_, stop_collecting, total_norm
-from bbh.objective import FreeEnergy, free_energy
+from bbh.objective import FreeEnergy, check_settings, free_energy
 from bbh.posterior import Posterior
 from bbh.training.history import History
 
@@ -84,6 +85,15 @@ class TrainingStep:
         gradient_clip: float | None = None,
         fabric: "Fabric | None" = None,
     ):
+        self._settings: dict[str, Any] = {
+            "num_data": num_data,
+            "temperature": temperature,
+            "num_samples": num_samples,
+            "likelihood_samples": likelihood_samples,
+        }
+        check_settings(posterior, **self._settings)
+        if gradient_clip is not None:
+            checks.number("gradient_clip", gradient_clip, positive=True)
         self.posterior = posterior.train()
         self.fabric = fabric
         self.count = 0
@@ -92,12 +102,6 @@ class TrainingStep:
         self.optimizer = optimizer
         if fabric is not None:
             self._objective, self.optimizer = fabric.setup(self._objective, optimizer)
-        self._settings: dict[str, Any] = {
-            "num_data": num_data,
-            "temperature": temperature,
-            "num_samples": num_samples,
-            "likelihood_samples": likelihood_samples,
-        }
         self._gradient_clip = gradient_clip
         if not isinstance(self.plain_optimizer, FactoredAdam):
             # An earlier optimizer may not have been closed; this one needs whole gradients.

@@ -150,6 +150,7 @@ def _fit(
         checkpoint=bbh.Checkpoint(checkpoint, resume=resume, seconds=every),
         fabric=fabric,
         progress=progress,
+        compare=False,
     )
 
 
