@@ -1,6 +1,7 @@
 """The contract that every method fulfils: draw weights, and compute their cost."""
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from torch import Tensor, nn
@@ -21,6 +22,22 @@ class Cost(NamedTuple):
     auxiliary: Tensor | float = 0.0
 
 
+@dataclass(frozen=True)
+class TrainingDefaults:
+    """How ``fit`` trains a distribution, where it is not told otherwise.
+
+    Attributes:
+        learning_rate: Learning rate of Adam.
+        annealing: Share of the epochs, at the start, in which the weight of the complexity rises
+            from 0 to 1.
+        cooling: Share of the epochs, at the end, in which the learning rate falls to nearly 0.
+    """
+
+    learning_rate: float = 1e-3
+    annealing: float = 0.0
+    cooling: float = 0.0
+
+
 class WeightDistribution(nn.Module, ABC):
     """A distribution over a network's weights, with two methods to write: ``sample`` and ``cost``.
 
@@ -29,6 +46,8 @@ class WeightDistribution(nn.Module, ABC):
     Attributes:
         shapes: Names and shapes of the parameters that the distribution covers.
         samples_per_step: The number of draws in a training step, unless ``fit`` is given another.
+        likelihood_samples: How many of these draws enter the likelihood; None for all.
+        training_defaults: How ``fit`` trains the distribution, unless told otherwise.
         num_distinct: The number of different draws that exist; None for infinitely many.
         auxiliary_steps: Optimiser steps on the cost's auxiliary term before each training step.
         pretraining_steps: Optimiser steps on the auxiliary term once, before training begins.
@@ -36,6 +55,8 @@ class WeightDistribution(nn.Module, ABC):
 
     shapes: Shapes
     samples_per_step: int = 1
+    likelihood_samples: int | None = None
+    training_defaults: TrainingDefaults = TrainingDefaults()
     num_distinct: int | None = None
     auxiliary_steps: int = 0
     pretraining_steps: int = 0

@@ -43,9 +43,13 @@ class Likelihood(nn.Module, ABC, Generic[P]):
         keeps_outputs: Whether the predictive distribution needs the outputs of every draw
             (regression). If not, it is built from sums over draws, which take less memory
             (classification).
+        prior_scale: The scale of ``bbh.priors.FanIn`` that suits networks for this likelihood, for
+            methods that choose a prior themselves. Standardised targets are of the size of one,
+            while classes that are certain need logits of ten and more.
     """
 
     keeps_outputs: ClassVar[bool] = False
+    prior_scale: ClassVar[float] = 2.0
 
     @abstractmethod
     def log_prob(
@@ -89,6 +93,8 @@ class Categorical(Likelihood[ClassPredictive]):
 
     class_weights: Sequence[float] | Tensor | NDArray[Any] | None = None
     weight_of_class: Tensor = field(init=False, repr=False)
+
+    prior_scale: ClassVar[float] = 8.0
 
     def __post_init__(self):
         super().__init__()
@@ -178,6 +184,8 @@ class Bernoulli(Likelihood[ClassPredictive]):
     """
 
     positive_weight: float = 1.0
+
+    prior_scale: ClassVar[float] = 8.0
 
     def __post_init__(self):
         super().__init__()

@@ -49,8 +49,8 @@ def free_energy(
         temperature: Constant factor on the complexity, equivalent to raising the likelihood to the
             power of 1/temperature. Below one the posterior is "cold".
         num_samples: The number of weight draws; None takes the method's own number.
-        likelihood_samples: How many of these draws enter the likelihood; None takes all. (The
-            paper's code uses one of five.)
+        likelihood_samples: How many of these draws enter the likelihood; None takes the method's
+            own number. (The paper's code uses one of five.)
         execution: How to put the draws through the network; None takes the posterior's default.
     """
     check_settings(
@@ -66,8 +66,9 @@ def free_energy(
     samples = posterior.sample(num_samples or weights.samples_per_step)
     cost = weights.cost(samples, posterior.prior)
     used = samples
-    if likelihood_samples is not None and likelihood_samples < samples.num_samples:
-        used = samples.take(slice(likelihood_samples))
+    number = likelihood_samples or weights.likelihood_samples or samples.num_samples
+    if number < samples.num_samples:
+        used = samples.take(slice(number))
     nll = negative_log_likelihood(posterior, as_batch(batch), used, execution)
     auxiliary = nll.new_zeros(()) + cost.auxiliary
     total = nll + temperature * beta / num_data * cost.complexity + auxiliary
@@ -94,7 +95,7 @@ def check_settings(
     if likelihood_samples > drawn:
         raise ValueError(
             f"likelihood_samples={likelihood_samples}: a step has only {drawn} draws. Raise "
-            "num_samples, or leave likelihood_samples out to use all."
+            "num_samples, or leave likelihood_samples out."
         )
 
 

@@ -138,9 +138,9 @@ def run(
     preset: Annotated[
         str | None,
         typer.Option(
-            help="corrected: unbiased and trained to the end. paper: as its text says. legacy: as "
-            "its code runs. defaults: those of the library. The first of these that the study has, "
-            "by default.",
+            help="corrected: with better estimates, and trained to the end. paper: as its text "
+            "says. legacy: as its code runs. defaults: those of the library. The first of these "
+            "that the study has, by default.",
             autocompletion=completion.presets,
         ),
     ] = None,

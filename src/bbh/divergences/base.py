@@ -99,6 +99,10 @@ class Divergence(ABC):
         """Standard deviation of Gaussian noise that draws of a generator must contain."""
         return 0.0
 
+    def warn_about(self, num_samples: int) -> None:
+        """Warns if the estimate cannot be trusted with this many weight samples per step."""
+        del num_samples
+
     def helper(self, shapes: Shapes) -> nn.Module | None:
         """A network to be trained on the cost's ``auxiliary`` term, or None."""
         del shapes

@@ -1,5 +1,7 @@
 """KL with a nearest-neighbour estimate of q's entropy and the exact density of the prior."""
 
+import itertools
+import logging
 import math
 from dataclasses import dataclass
 
@@ -7,6 +9,11 @@ from bbh.distribution import Cost
 from bbh.divergences.base import Comparison, Divergence
 from bbh.divergences.nearest_neighbour import check_floor
 from bbh.divergences.neighbours import sum_log_distances
+
+logger = logging.getLogger("bbh")
+# The largest share of samples without k neighbours in their own mode. At this share the bias for
+# three narrow modes is about 0.15 nats a weight.
+_LONELY = 0.15
 
 
 @dataclass(frozen=True)
@@ -22,34 +29,80 @@ class NearestNeighbourEntropy(Divergence):
     where ν_i is the distance to the k-th nearest of the other samples. Correlations between weights
     are ignored, as in ``NearestNeighbour``.
 
+    The estimate has a bias, which depends on n, k and the shape of q. If fewer than k other samples
+    share a mode of q, the k-th neighbour lies in another mode, the distance is far too large, and
+    training is rewarded for weights with several modes. With too few samples for k a warning says
+    so. With ten samples and k = 2 the bias was below 0.15 nats a weight for all shapes tried: see
+    the estimator card in the documentation.
+
     Args:
-        neighbours: k, which must be less than the number n of samples. The gradient contains 1/ν,
-            whose variance is finite only for k ≥ 3; for smaller k only the floor bounds it.
+        neighbours: k, which must be less than the number n of samples. None takes the largest k up
+            to 3 that the number of samples allows: 1 below ten, 2 below fourteen. The gradient
+            contains 1/ν, whose variance is finite only for k ≥ 3; for k = 2 it grows with the
+            logarithm of 1/floor, for k = 1 with 1/floor.
         floor: Distances are √(distance² + floor²), as in ``NearestNeighbour``.
     """
 
-    neighbours: int = 3
+    neighbours: int | None = None
     floor: float = 1e-4
     needs_prior_density = True
 
     def __post_init__(self):
-        if self.neighbours < 1:
+        if self.neighbours is not None and self.neighbours < 1:
             raise ValueError(f"neighbours must be at least 1, got {self.neighbours}.")
         check_floor(self.floor)
 
     def min_samples(self) -> int:
         """k + 1: a sample and its k neighbours."""
-        return self.neighbours + 1
+        return (self.neighbours or 1) + 1
+
+    def warn_about(self, num_samples: int) -> None:
+        """Warns if there are too few samples for k neighbours."""
+        neighbours = self.neighbours or default_neighbours(num_samples)
+        chance = lonely(num_samples, neighbours)
+        if chance > _LONELY:
+            enough = next(
+                n for n in itertools.count(num_samples) if lonely(n, neighbours) < _LONELY
+            )
+            logger.warning(
+                "NearestNeighbourEntropy with %d samples and %d neighbours rewards weights with "
+                "several modes: if a weight has three, the neighbour lies in another mode for %.0f "
+                "%% of its samples. Take %d samples or more (num_samples=), or fewer neighbours.",
+                num_samples,
+                neighbours,
+                100 * chance,
+                enough,
+            )
 
     def estimate(self, comparison: Comparison) -> Cost:
         """Exact prior term minus the estimated entropy, summed over weights."""
         generated = comparison.flat()
         num_samples, num_weights = generated.shape
-        constant = _digamma(num_samples) - _digamma(self.neighbours) + math.log(2)
-        log_distance = sum_log_distances(generated, None, self.floor, self.neighbours)
+        neighbours = self.neighbours or default_neighbours(num_samples)
+        constant = _digamma(num_samples) - _digamma(neighbours) + math.log(2)
+        log_distance = sum_log_distances(generated, None, self.floor, neighbours)
         entropy = log_distance / num_samples + num_weights * constant
         log_prior = comparison.prior.flat_log_density(generated, comparison.shapes)
         return Cost(-log_prior.mean() - entropy)
+
+
+def lonely(num_samples: int, neighbours: int) -> float:
+    """How often fewer than k other samples share a sample's mode, if there are three equal modes.
+
+    >>> round(lonely(5, 3), 2), round(lonely(10, 2), 2)
+    (0.89, 0.14)
+    """
+    others = num_samples - 1
+    return sum(math.comb(others, j) * 2 ** (others - j) for j in range(neighbours)) / 3**others
+
+
+def default_neighbours(num_samples: int) -> int:
+    """The largest k up to 3 for which a sample seldom lacks neighbours in its own mode.
+
+    >>> [default_neighbours(n) for n in (5, 9, 10, 13, 14, 100)]
+    [1, 1, 2, 2, 3, 3]
+    """
+    return next((k for k in (3, 2) if lonely(num_samples, k) < _LONELY), 1)
 
 
 def _digamma(number: int) -> float:

@@ -30,6 +30,9 @@ class Product(WeightDistribution):
                 raise ValueError(f"two parts of a Product cover the same tensors: {sorted(twice)}.")
             self.shapes |= part.shapes
         self.samples_per_step = max(part.samples_per_step for part in parts)
+        # A product's first part is the distribution; the others are point estimates beside it.
+        self.likelihood_samples = parts[0].likelihood_samples
+        self.training_defaults = parts[0].training_defaults
         self.auxiliary_steps = max(part.auxiliary_steps for part in parts)
         self.pretraining_steps = max(part.pretraining_steps for part in parts)
         distinct = [part.num_distinct for part in parts]

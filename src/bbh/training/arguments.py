@@ -29,7 +29,8 @@ def check_arguments(
     if validation_loader is not None:
         check_loader("validation", validation_loader)
     checks.whole("epochs", epochs, 1, "train for at least one")
-    checks.number("learning_rate", learning_rate, positive=True)
+    if learning_rate is not None:
+        checks.number("learning_rate", learning_rate, positive=True)
     if isinstance(optimizer, Optimizer):
         raise TypeError(
             "optimizer= takes a function that makes one, since the parameters may move to another "

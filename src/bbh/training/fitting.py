@@ -12,11 +12,11 @@ import torch
 from lightning_fabric import Fabric
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from torch.utils.data import DataLoader
 
 from bbh import checks
-from bbh.annealing import Schedule
+from bbh.annealing import Linear, Schedule
 from bbh.batches import num_data_of
 from bbh.generators.factored.adam import make_adam
 from bbh.posterior import Posterior
@@ -34,6 +34,8 @@ from bbh.training.targets import prepare_targets
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
 MakeScheduler = Callable[[Optimizer], LRScheduler]
+# Learning rate of the likelihood's own parameters, in units of that of the weights.
+_FASTER = 10.0
 
 
 @dataclass(frozen=True)
@@ -78,11 +80,11 @@ def fit(
     *,
     epochs: int,
     num_data: int | None = None,
-    learning_rate: float = 1e-3,
+    learning_rate: float | None = None,
     optimizer: MakeOptimizer | None = None,
     scheduler: MakeScheduler | None = None,
     schedule_each_step: bool = False,
-    beta: float | Schedule = 1.0,
+    beta: float | Schedule | None = None,
     temperature: float = 1.0,
     num_samples: int | None = None,
     likelihood_samples: int | None = None,
@@ -104,16 +106,24 @@ def fit(
         epochs: The total number of passes over the loader, including those before a checkpoint.
         num_data: N, the number of training examples; None takes the length of the loader's dataset.
             It is never guessed from batches.
-        learning_rate: Learning rate of Adam, unless ``optimizer`` is given.
+        learning_rate: Learning rate of Adam, unless ``optimizer`` is given; None takes the
+            method's own (0.003 for Bayes by Hypernet, 0.001 for all others). Parameters of the
+            likelihood, such as learned noise, have ten times that rate: they are single numbers
+            that may have far to go.
         optimizer: A function that makes an optimizer from the parameters, e.g.
             ``lambda p: torch.optim.SGD(p, lr=0.1)``.
-        scheduler: A function that makes a learning-rate schedule from the optimizer.
+        scheduler: A function that makes a learning-rate schedule from the optimizer. If neither
+            ``scheduler`` nor ``optimizer`` is given, the method decides: for Bayes by Hypernet the
+            rate falls linearly in the last third of the epochs, for all others it is constant.
         schedule_each_step: Advance the schedule every step instead of every epoch.
         beta: Weight of the complexity: a number, or annealing by ``Linear``,
-            ``Cosine`` or any function of the (fractional) epoch.
+            ``Cosine`` or any function of the (fractional) epoch. None takes the method's own: for
+            Bayes by Hypernet it rises from 0 to 1 over the first 30 % of the epochs, for all others
+            it is 1.
         temperature: Constant factor on the complexity.
         num_samples: The number of weight draws per step; None takes the method's own number.
-        likelihood_samples: How many of these draws enter the likelihood; None takes all.
+        likelihood_samples: How many of these draws enter the likelihood; None takes the method's
+            own number: five of ten for Bayes by Hypernet, all for all others.
         gradient_clip: Largest global norm of the gradient; None for no limit.
         validation: Batches to evaluate on after every epoch, or a ``bbh.Validation`` that also sets
             the number of draws and the patience for early stopping.
@@ -156,12 +166,21 @@ def fit(
         raise ValueError("patience keeps the best epoch and average_epochs a mean: choose one.")
     if schedule_each_step and scheduler is None:
         raise ValueError("schedule_each_step=True needs a scheduler.")
+    defaults = posterior.weights.training_defaults
+    if beta is None:
+        beta = Linear(0, defaults.annealing * epochs) if defaults.annealing else 1.0
     schedule = as_schedule(beta)
     num_data = num_data if num_data is not None else num_data_of(train_loader)
     fabric = fabric or Fabric(accelerator="auto", devices=1)
     # Before the optimizer is made, since the fastest optimizer depends on the device.
     posterior.to(fabric.device)
-    make = optimizer or partial(_default_optimizer, posterior, fabric, learning_rate)
+    make = optimizer or partial(
+        _default_optimizer, posterior, fabric, learning_rate or defaults.learning_rate
+    )
+    steps_per_epoch = length_of(train_loader)
+    if scheduler is None and optimizer is None and defaults.cooling:
+        schedule_each_step = steps_per_epoch is not None
+        scheduler = partial(_cooling, epochs * (steps_per_epoch or 1), defaults.cooling)
     step = TrainingStep(
         posterior,
         make(p for p in posterior.parameters() if p.requires_grad),
@@ -191,7 +210,6 @@ def fit(
         if checkpoint is None or not _resumed(run, checkpoint, generators):
             prepare_targets(posterior.likelihood, train_loader, generators, fabric)
             step.pretrain()
-        steps_per_epoch = length_of(train_loader)
         written = time.perf_counter()
         visible, log_dir = (progress, log_dir) if fabric.is_global_zero else (False, None)
         enabled = compare and fabric.is_global_zero
@@ -254,8 +272,26 @@ def _default_optimizer(
     With several processes it does not use factored gradients, since the gradients that processes
     exchange must be whole matrices.
     """
+    single = {id(one) for one in posterior.likelihood.parameters()}
+    groups: dict[bool, list[nn.Parameter]] = {False: [], True: []}
+    for one in parameters:
+        groups[id(one) in single].append(one)
+    rated = [
+        {"params": found, "lr": (_FASTER if fast else 1) * learning_rate}
+        for fast, found in groups.items()
+        if found
+    ]
     if fabric.device.type not in ("cpu", "cuda") or scales_losses(fabric):
-        return torch.optim.Adam(parameters, lr=learning_rate)
+        return torch.optim.Adam(rated)
     if fabric.world_size > 1:
-        return torch.optim.Adam(parameters, lr=learning_rate, fused=True)
-    return make_adam(posterior.weights, parameters, lr=learning_rate)
+        return torch.optim.Adam(rated, fused=True)
+    return make_adam(posterior.weights, rated)
+
+
+def _cooling(steps: int, share: float, optimizer: Optimizer) -> LRScheduler:
+    """A rate that is constant at first and falls linearly to a hundredth over the last share."""
+
+    def factor(step: int) -> float:
+        return max(0.01, min(1.0, (steps - step) / (share * steps)))
+
+    return LambdaLR(optimizer, factor)

@@ -64,7 +64,8 @@ class TrainingStep:
         num_data: N, the number of examples in the whole training set, not in the batch.
         temperature: Constant factor on the complexity, see ``free_energy``.
         num_samples: The number of weight draws; None takes the method's own number.
-        likelihood_samples: How many of these draws enter the likelihood; None takes all.
+        likelihood_samples: How many of these draws enter the likelihood; None takes the method's
+            own number.
         gradient_clip: Largest global norm of the gradient; None for no limit.
         fabric: Lightning Fabric for device, precision and distribution; None uses plain PyTorch.
 

@@ -58,7 +58,14 @@ _METHODS: tuple[Method, ...] = (
     BayesByBackprop(),
     Dropout(),
     Flows(),
-    Hypernet(num_samples=5, divergence="entropy", hidden=(16, 32, 64)),
+    Hypernet(
+        num_samples=10,
+        likelihood_samples=5,
+        divergence="entropy",
+        hidden=(16, 32, 64),
+        noise_dim=4,
+        noise_shared=True,
+    ),
 )
 _TRAINING = Optimisation(epochs=40, batch_size=64, anneal_start=2, anneal_end=20)
 STUDIES = (

@@ -88,7 +88,7 @@ class Config:
         """The model for which the method builds a posterior."""
         make = make_network or self.make_network
         return Model(
-            make, self.problem.likelihood(), self.prior.make(make), self.prior.bayesian or None
+            make, self.problem.likelihood(), self.prior.make(), self.prior.bayesian or None
         )
 
     def with_settings(self, **settings: Any) -> "Config":

@@ -1,13 +1,11 @@
 """Settings of the prior over weights, which every method has."""
 
-import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import nn
 
-from bbh.network import fan_in, select_bayesian, trainable_parameters
-from bbh.priors import Normal, PerLayer, Prior
+from bbh.network import select_bayesian, trainable_parameters
+from bbh.priors import FanIn, Normal, Prior
 from bbh.samples import Shapes
 from bbh_studies.settings.words import check_word
 
@@ -32,14 +30,9 @@ class GaussianPrior:
         """Raises if there is no such prior."""
         check_word("prior", self.prior, ("normal", "fan_in"))
 
-    def make(self, make_network: Callable[[], nn.Module]) -> Prior:
+    def make(self) -> Prior:
         """The prior itself; with ``fan_in`` its width depends on the network's layers."""
-        if self.prior == "normal":
-            return Normal(self.prior_scale)
-        shapes = self.shapes(make_network())
-        return PerLayer(
-            {name: Normal(self.prior_scale / math.sqrt(fan_in(name, shapes))) for name in shapes}
-        )
+        return (FanIn if self.prior == "fan_in" else Normal)(self.prior_scale)
 
     def shapes(self, network: nn.Module) -> Shapes:
         """The parameters that get a distribution, with their shapes."""

@@ -20,7 +20,7 @@ _DIVERGENCES: dict[str, Callable[["WithDivergence"], divergences.Divergence]] = 
     "nearest_neighbour": lambda one: divergences.NearestNeighbour(one.prior_samples or None),
     "joint": lambda one: divergences.JointNearestNeighbour(one.prior_samples or None),
     "joint_entropy": lambda _: divergences.JointEntropy(),
-    "entropy": lambda one: divergences.NearestNeighbourEntropy(one.neighbours),
+    "entropy": lambda one: divergences.NearestNeighbourEntropy(one.neighbours or None),
     "adversarial": lambda one: divergences.Adversarial(steps=one.critic_steps),
 }
 
@@ -106,7 +106,8 @@ class WithDivergence(Method):
         likelihood_samples: How many of them enter the likelihood; 0 for all.
         divergence: closed_form, nearest_neighbour, joint, entropy, joint_entropy or adversarial.
         prior_samples: Prior draws per step for nearest_neighbour and joint; 0 for num_samples.
-        neighbours: The k of the nearest-neighbour entropy estimate.
+        neighbours: The k of the nearest-neighbour entropy estimate; 0 for the largest that the
+            number of draws allows.
         critic_steps: Steps of the adversarial divergence's critic per training step.
     """
 
@@ -115,7 +116,7 @@ class WithDivergence(Method):
     likelihood_samples: int = 0
     divergence: str = "closed_form"
     prior_samples: int = 0
-    neighbours: int = 3
+    neighbours: int = 0
     critic_steps: int = 5
 
     def check(self) -> None:
@@ -134,7 +135,7 @@ class WithDivergence(Method):
     @property
     def likelihood_draws(self) -> int | None:
         """The setting ``likelihood_samples``, where 0 means all."""
-        return self.likelihood_samples or None
+        return self.likelihood_samples or self.num_samples
 
 
 def count(module: nn.Module) -> int:

@@ -20,7 +20,7 @@ from bbh.generators.factored.outer_adam import AdamSettings, outer_adam_
 
 def make_adam(
     weights: WeightDistribution,
-    parameters: Iterable[nn.Parameter],
+    parameters: Iterable[nn.Parameter] | Iterable[dict[str, Any]],
     *,
     moments: torch.dtype = torch.float32,
     **settings: Any,
@@ -30,7 +30,7 @@ def make_adam(
     Args:
         weights: The distribution that is trained. Its large matrices whose gradients can be kept in
             factors are updated from the factors. It must already be on the device for training.
-        parameters: The parameters to train.
+        parameters: The parameters to train, or groups of them.
         moments: Type of the moments of these matrices, see ``FactoredAdam``.
         settings: Other settings of ``torch.optim.Adam``.
     """
@@ -47,7 +47,7 @@ class FactoredAdam(Adam):
     which saves its memory and the time to write and read it.
 
     Args:
-        parameters: All parameters to train.
+        parameters: All parameters to train, or groups of them.
         factored: The matrices among them that are used in ``outer_linear`` and nowhere else.
         moments: Type of the moments of the factored matrices. ``torch.bfloat16`` halves their
             memory and reduces the memory traffic of an update by a third. Values are rounded up or
@@ -58,7 +58,7 @@ class FactoredAdam(Adam):
 
     def __init__(
         self,
-        parameters: Iterable[nn.Parameter],
+        parameters: Iterable[nn.Parameter] | Iterable[dict[str, Any]],
         factored: Iterable[nn.Parameter],
         *,
         moments: torch.dtype = torch.float32,

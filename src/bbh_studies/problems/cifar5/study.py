@@ -177,7 +177,14 @@ _CORRECTED: Rows = {
     "dropout": Config(Dropout(dropout_layers=True, dropout_rate=0.1), _HE, _TRAINING),
     "mnf": _variational(Flows(max_scale=0.3)),
     "bbh": _variational(
-        Hypernet(num_samples=5, divergence="entropy", hidden=(16, 32, 64), noise_dim=8, spread=0.03)
+        Hypernet(
+            num_samples=10,
+            likelihood_samples=5,
+            divergence="entropy",
+            hidden=(16, 32, 64),
+            noise_dim=8,
+            spread=0.03,
+        )
     ),
 }
 # Shows what the complexity does to a deep network at full weight and at parts of it.

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from bbh.likelihoods import Gaussian, Likelihood
 from bbh_studies.datasets.uci import UCI, load_uci
 from bbh_studies.problems.problem import Problem, Runner
-from bbh_studies.problems.study import Study
+from bbh_studies.problems.study import Rows, Study
 from bbh_studies.settings.config import Config
 from bbh_studies.settings.method import Method
 from bbh_studies.settings.methods import (
@@ -30,6 +30,9 @@ from bbh_studies.settings.methods import (
 from bbh_studies.settings.optimisation import Optimisation
 from bbh_studies.settings.words import check_word
 
+# Training is divided into this many epochs, however many passes over the data they are.
+EPOCHS = 25
+
 
 @dataclass(frozen=True)
 class Uci(Problem):
@@ -39,7 +42,7 @@ class Uci(Problem):
         dataset: Which set.
         split: test, or validation for choosing settings: a fifth of the training part is then held
             out and measured on, and no test example is looked at.
-        steps_per_epoch: Steps that count as an epoch, whatever the size of the set.
+        steps_per_epoch: Steps that count as an epoch; 0 for a 25th of the set's ``steps``.
     """
 
     columns = (
@@ -49,7 +52,7 @@ class Uci(Problem):
     prediction_samples: int = 200
     dataset: str = "boston"
     split: str = "test"
-    steps_per_epoch: int = 100
+    steps_per_epoch: int = 0
 
     @property
     def default_seeds(self) -> Sequence[int]:
@@ -68,8 +71,8 @@ class Uci(Problem):
         return Gaussian()
 
     def count_steps(self, batch_size: int) -> int:
-        """The setting ``steps_per_epoch``: all sets and methods take equally many steps."""
-        return self.steps_per_epoch
+        """The setting ``steps_per_epoch``, or a 25th of the set's steps, for all methods."""
+        return self.steps_per_epoch or UCI[self.dataset].steps // EPOCHS
 
     def runner(self, folder: Path | None) -> Runner:
         """Returns what reads a split, trains and measures."""
@@ -88,23 +91,40 @@ class Uci(Problem):
         check_word("split", self.split, ("test", "validation"))
 
 
-# The defaults of the library, spelled out so that each can be changed on the command line.
-METHODS: tuple[Method, ...] = (
-    MaximumAPosteriori(),
-    DeepEnsemble(num_members=5),
-    BayesByBackprop(),
-    Dropout(),
-    Flows(),
-    Hypernet(num_samples=5, divergence="entropy", hidden=(16, 32, 64)),
-)
-# 2,500 steps for all sets and methods, rather than equally many epochs: sets differ in size by a
-# factor of 150, and what a posterior over these few hundred weights needs to converge is steps.
-TRAINING = Optimisation(epochs=25, batch_size=100, learning_rate=0.01, cosine_decay=True)
+_TRAINING = Optimisation(epochs=EPOCHS, batch_size=100, learning_rate=0.01, cosine_decay=True)
+
+
+def _row(method: Method) -> Config:
+    return Config(method, Uci(), _TRAINING)
+
+
+# The defaults of the library, spelled out so that each can be changed on the command line. Steps,
+# batches and learning rates are the same for all methods.
+ROWS: Rows = {
+    row.method.word: row
+    for row in (
+        _row(MaximumAPosteriori()),
+        _row(DeepEnsemble(num_members=5)),
+        _row(BayesByBackprop()),
+        _row(Dropout()),
+        _row(Flows()),
+        _row(
+            Hypernet(
+                num_samples=10,
+                likelihood_samples=5,
+                divergence="entropy",
+                hidden=(16, 32, 64),
+                noise_dim=4,
+                noise_shared=True,
+            )
+        ).with_settings(prior="fan_in", prior_scale=2.0, anneal_end=0.3 * EPOCHS),
+    )
+}
 STUDIES = (
     Study(
         name="uci",
         title="UCI regression",
-        presets={"defaults": {one.word: Config(one, Uci(), TRAINING) for one in METHODS}},
+        presets={"defaults": ROWS},
         part_setting="dataset",
         parts=tuple(UCI),
     ),
