@@ -118,11 +118,12 @@ class Posterior(nn.Module, Generic[P]):
         # Hidden from nn.Module: a template has no values to move, count or save.
         self.__dict__["_call"] = Call(template(network), forward or call_network)
         self.runnable = Runnable(self._prepare, self.network, weights.shapes, self.statistics)
-        # Modules that the user put into eval() mode (a frozen feature extractor, say) stay there.
+        # If some modules are in eval() mode and others are not, those in eval() mode stay there: a
+        # frozen feature extractor, say.
+        modules = dict(network.named_modules())
+        some_train = any(module.training for module in modules.values())
         self._always_off = [
-            name
-            for name, module in network.named_modules()
-            if network.training and not module.training
+            name for name, module in modules.items() if some_train and not module.training
         ]
         self.train(network.training)
 

@@ -31,6 +31,7 @@ def bayes_by_hypernet(
     divergence: Divergence | None = None,
     num_samples: int = 5,
     bayesian: Selection = None,
+    freeze_rest: bool = False,
     forward: Forward | None = None,
     execution: Execution | None = None,
 ) -> Posterior[P]:
@@ -55,7 +56,7 @@ def bayes_by_hypernet(
             NearestNeighbourEntropy(neighbours) if prior.has_density else NearestNeighbour()
         )
     divergence.check(prior, has_marginals=False)  # before anything large is built
-    values, points = divide(network, bayesian)
+    network, values, points = divide(network, bayesian, freeze_rest=freeze_rest)
     generator = generator or default_generator({name: v.shape for name, v in values.items()})
     return assemble(
         network,
