@@ -34,7 +34,7 @@ from bbh.version import __version__
 
 if TYPE_CHECKING:
     from bbh import training
-    from bbh.training import Checkpoint, DivergedError, TrainingStep, Validation, fit
+    from bbh.training import Checkpoint, DivergedError, TrainingStep, Validation, fit, tune
 
 __all__ = [
     "AdversarialTraining",
@@ -67,10 +67,11 @@ __all__ = [
     "refresh_batch_norm",
     "save",
     "training",
+    "tune",
 ]
 # These names are imported when they are first used: training needs Lightning Fabric, which takes
 # longer to import than torch, and a program that only predicts should not wait for it.
-_OF_TRAINING = ("Checkpoint", "DivergedError", "TrainingStep", "Validation", "fit")
+_OF_TRAINING = ("Checkpoint", "DivergedError", "TrainingStep", "Validation", "fit", "tune")
 
 
 def __getattr__(name: str) -> Any:

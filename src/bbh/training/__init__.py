@@ -8,6 +8,7 @@ from bbh.training.fitting import Checkpoint, Validation, fit
 from bbh.training.history import EpochRecord, History
 from bbh.training.recorded import RecordedSteps, make_steps
 from bbh.training.step import DivergedError, TrainingStep
+from bbh.training.tuning import Trial, Tuned, tune
 
 __all__ = [
     "Checkpoint",
@@ -20,8 +21,11 @@ __all__ = [
     "History",
     "RecordedSteps",
     "TrainingStep",
+    "Trial",
+    "Tuned",
     "Validation",
     "fit",
     "make_adam",
     "make_steps",
+    "tune",
 ]
