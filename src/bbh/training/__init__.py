@@ -4,6 +4,7 @@ from bbh.generators.factored.adam import FactoredAdam, make_adam
 from bbh.training.checkpoints import CheckpointError
 from bbh.training.display import Display
 from bbh.training.eager import EagerSteps
+from bbh.training.features import cached_features
 from bbh.training.fitting import Checkpoint, Validation, fit
 from bbh.training.history import EpochRecord, History
 from bbh.training.recorded import RecordedSteps, make_steps
@@ -24,6 +25,7 @@ __all__ = [
     "Trial",
     "Tuned",
     "Validation",
+    "cached_features",
     "fit",
     "make_adam",
     "make_steps",
