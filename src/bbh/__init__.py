@@ -34,7 +34,15 @@ from bbh.version import __version__
 
 if TYPE_CHECKING:
     from bbh import training
-    from bbh.training import Checkpoint, DivergedError, TrainingStep, Validation, fit
+    from bbh.training import (
+        Checkpoint,
+        DivergedError,
+        TrainingStep,
+        Validation,
+        cached_features,
+        fit,
+        tune,
+    )
 
 __all__ = [
     "AdversarialTraining",
@@ -52,6 +60,7 @@ __all__ = [
     "__version__",
     "adapters",
     "attacks",
+    "cached_features",
     "divergences",
     "evaluate",
     "fit",
@@ -67,10 +76,19 @@ __all__ = [
     "refresh_batch_norm",
     "save",
     "training",
+    "tune",
 ]
 # These names are imported when they are first used: training needs Lightning Fabric, which takes
 # longer to import than torch, and a program that only predicts should not wait for it.
-_OF_TRAINING = ("Checkpoint", "DivergedError", "TrainingStep", "Validation", "fit")
+_OF_TRAINING = (
+    "Checkpoint",
+    "DivergedError",
+    "TrainingStep",
+    "Validation",
+    "cached_features",
+    "fit",
+    "tune",
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -2,8 +2,10 @@
 
 import copy
 import itertools
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, cast
 
 import torch
@@ -123,12 +125,13 @@ class Posterior(nn.Module, Generic[P]):
         self.padding = TensorTable(padding_rows(network, weights.shapes), trainable=False)
         # Hidden from nn.Module: a template has no values to move, count or save.
         self.__dict__["_call"] = Call(template(network), forward or call_network)
-        self.runnable = Runnable(self._prepare, self.network, weights.shapes, self.statistics)
-        # Modules that the user put into eval() mode (a frozen feature extractor, say) stay there.
+        self.runnable = self._runnable(self._call, self.network)
+        # If some modules are in eval() mode and others are not, those in eval() mode stay there: a
+        # frozen feature extractor, say.
+        modules = dict(network.named_modules())
+        some_train = any(module.training for module in modules.values())
         self._always_off = [
-            name
-            for name, module in network.named_modules()
-            if network.training and not module.training
+            name for name, module in modules.items() if some_train and not module.training
         ]
         self.train(network.training)
 
@@ -194,6 +197,21 @@ class Posterior(nn.Module, Generic[P]):
             self.network.get_submodule(name).train(True)
         return self
 
+    @contextmanager
+    def entered_at(self, name: str) -> Generator[None]:
+        """Within the block, the posterior takes the inputs of this module of the network.
+
+        Its outputs are those of the module, for every draw.
+        """
+        whole, module = self.runnable, self.network.get_submodule(name)
+        # The module belongs to the network, which is what draws and constants are named after.
+        call = Call(self.network, lambda _, inputs: call_network(module, inputs))
+        self.runnable = self._runnable(call, module)
+        try:
+            yield
+        finally:
+            self.runnable = whole
+
     def statistics(self) -> list[Tensor]:
         """The network's buffers, in whichever table they are kept.
 
@@ -210,7 +228,11 @@ class Posterior(nn.Module, Generic[P]):
             f"prior={self.prior}"
         )
 
-    def _prepare(self) -> NetworkFunction:
+    def _runnable(self, call: Call, network: nn.Module) -> Runnable:
+        prepare = partial(self._prepare, call)
+        return Runnable(prepare, network, self.weights.shapes, self.statistics)
+
+    def _prepare(self, call: Call) -> NetworkFunction:
         """The network as a function of inputs and one weight setting."""
         constants = {f"network.{name}": value for name, value in self.constants().items()}
         padding = self.padding()
@@ -224,7 +246,7 @@ class Posterior(nn.Module, Generic[P]):
                 # for every draw.
                 kept = torch.cat([table[:index], row.unsqueeze(0), table[index + 1 :]])
                 values[f"network.{name}"] = kept
-            return functional_call(self._call, values, (inputs,), strict=True)
+            return functional_call(call, values, (inputs,), strict=True)
 
         return outputs
 

@@ -73,7 +73,7 @@ def test_a_name_that_is_taken_is_refused():
 
 def test_a_posterior_without_a_method_cannot_be_saved(tmp_path):
     network = nn.Linear(3, 2)
-    values, points = bbh.network.divide(network, None)
+    network, values, points = bbh.network.divide(network, None)
     posterior = bbh.methods.assemble(
         network,
         bbh.methods.MeanFieldNormal(values),

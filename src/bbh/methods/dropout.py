@@ -27,6 +27,7 @@ def mc_dropout(
     *,
     rate: float | None = None,
     bayesian: Selection = None,
+    freeze_rest: bool = False,
     forward: Forward | None = None,
     execution: Execution | None = None,
 ) -> Posterior[P]:
@@ -44,7 +45,7 @@ def mc_dropout(
             out only in the default selection), and the cost contains the prior density of all
             selected parameters.
     """
-    values, points = divide(network, bayesian)
+    network, values, points = divide(network, bayesian, freeze_rest=freeze_rest)
     own_layers = dropout_layers(network) if rate is None else ()
     if own_layers:
         weights: WeightDistribution = Particles(stack([values]), random_network=True)

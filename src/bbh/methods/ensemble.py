@@ -32,6 +32,7 @@ def deep_ensemble(
     make_network: Callable[[], nn.Module] | None = None,
     adversarial: AdversarialTraining | None = None,
     bayesian: Selection = None,
+    freeze_rest: bool = False,
     forward: Forward | None = None,
     execution: Execution | None = None,
 ) -> Posterior[P]:
@@ -52,12 +53,12 @@ def deep_ensemble(
     """
     if num_members < 1:
         raise ValueError(f"num_members={num_members}: an ensemble has at least one member.")
-    values, points = divide(network, bayesian)
+    network, values, points = divide(network, bayesian, freeze_rest=freeze_rest)
     make = make_network or (lambda: _fresh_copy(network))
     networks = [network, *(make() for _ in range(num_members - 1))]
     buffers: Params = {}
     own = [*values]
-    if bayesian is None:
+    if bayesian is None and not freeze_rest:
         buffers = stack([dict(member.named_buffers()) for member in networks])
         # All parameters belong to one distribution, so that a draw is one whole member.
         own, points = [*values, *points], {}

@@ -38,6 +38,7 @@ def multiplicative_normalizing_flows(
     num_flows: int = 2,
     sampling: Sampling = Sampling.LOCAL,
     bayesian: Selection = None,
+    freeze_rest: bool = False,
     forward: Forward | None = None,
     execution: Execution | None = None,
 ) -> Posterior[P]:
@@ -54,7 +55,7 @@ def multiplicative_normalizing_flows(
     if initial_scale >= max_scale:
         # At or above the limit, the parameter that yields this scale does not exist.
         raise ValueError(f"initial_scale={initial_scale} must lie below max_scale={max_scale}.")
-    values, points = divide(network, bayesian)
+    network, values, points = divide(network, bayesian, freeze_rest=freeze_rest)
     return assemble(
         network,
         MultiplicativeFlow(values, initial_scale, max_scale, flow, num_flows, sampling),

@@ -32,6 +32,7 @@ def bayes_by_hypernet(
     divergence: Divergence | None = None,
     num_samples: int = 10,
     bayesian: Selection = None,
+    freeze_rest: bool = False,
     forward: Forward | None = None,
     execution: Execution | None = None,
 ) -> Posterior[P]:
@@ -56,7 +57,7 @@ def bayes_by_hypernet(
     if divergence is None:
         divergence = NearestNeighbourEntropy() if prior.has_density else NearestNeighbour()
     divergence.check(prior, has_marginals=False, has_gram=True)  # before anything large is built
-    values, points = divide(network, bayesian)
+    network, values, points = divide(network, bayesian, freeze_rest=freeze_rest)
     generator = generator or default_generator({name: v.shape for name, v in values.items()})
     return assemble(
         network,

@@ -32,6 +32,7 @@ def bayes_by_backprop(
     divergence: Divergence | None = None,
     num_samples: int | None = None,
     bayesian: Selection = None,
+    freeze_rest: bool = False,
     forward: Forward | None = None,
     execution: Execution | None = None,
 ) -> Posterior[P]:
@@ -48,7 +49,7 @@ def bayes_by_backprop(
     """
     check_positive(initial_scale=initial_scale)
     check_parts(likelihood, prior)
-    values, points = divide(network, bayesian)
+    network, values, points = divide(network, bayesian, freeze_rest=freeze_rest)
     divergence = divergence or (ClosedForm() if prior.has_density else NearestNeighbour())
     num_samples = num_samples or (1 if divergence.needs_marginals else 5)
     return assemble(

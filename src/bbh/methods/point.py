@@ -22,11 +22,12 @@ def maximum_a_posteriori(
     prior: Prior = Normal(1.0),
     *,
     bayesian: Selection = None,
+    freeze_rest: bool = False,
     forward: Forward | None = None,
     execution: Execution | None = None,
 ) -> Posterior[P]:
     """One weight setting, the mode of the posterior: ordinary training with weight decay."""
-    values, points = divide(network, bayesian)
+    network, values, points = divide(network, bayesian, freeze_rest=freeze_rest)
     return assemble(
         network,
         Particles(stack([values])),

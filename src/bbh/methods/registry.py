@@ -33,6 +33,9 @@ _AFTER = {
     "bayesian": "Which parameters get a distribution: names, module names or glob patterns, or a\n"
     "        predicate of name and tensor. The others are point estimates. By default all that\n"
     "        are trainable, except those of normalisation layers.",
+    "freeze_rest": "Keep everything else as it is in a trained network: parameters that are not\n"
+    "        Bayesian are not trained, and modules that own no Bayesian parameter are always in\n"
+    "        eval mode, so that batch norm keeps its statistics and dropout is off.",
     "forward": "How to call the network, if not as ``network(inputs)``.",
     "execution": "How weight draws are put through the network: ``bbh.Loop()`` one by one,\n"
     "        ``bbh.Vmap()`` all at once; None takes the faster one that works.",

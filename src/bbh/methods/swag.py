@@ -28,6 +28,7 @@ def stochastic_weight_averaging(
     rank: int = 20,
     skip_epochs: int = 0,
     bayesian: Selection = None,
+    freeze_rest: bool = False,
     forward: Forward | None = None,
     execution: Execution | None = None,
 ) -> Posterior[P]:
@@ -50,7 +51,7 @@ def stochastic_weight_averaging(
         raise ValueError(f"rank={rank}: keep at least two deviations.")
     if skip_epochs < 0:
         raise ValueError(f"skip_epochs={skip_epochs}: it is a number of epochs, 0 or more.")
-    values, points = divide(network, bayesian)
+    network, values, points = divide(network, bayesian, freeze_rest=freeze_rest)
     return assemble(
         network,
         TrajectoryGaussian(values, rank, skip_epochs),

@@ -11,28 +11,38 @@ from torch import Tensor, nn
 from bbh import checks
 from bbh.network.layers import NORMALISATIONS
 from bbh.network.support import check_supported
+from bbh.network.template import frozen_except
 from bbh.samples import Params, Shapes
 
 Selection = str | Iterable[str] | Callable[[str, Tensor], bool] | None
 
 
 class Divided(NamedTuple):
-    """Copies of a network's trainable parameters.
+    """A network and copies of its trainable parameters.
 
     Attributes:
+        network: The network that was given, or a copy of it with the rest frozen.
         bayesian: The parameters that get a distribution.
-        points: All other parameters, which are point estimates.
+        points: All other parameters, which are point estimates; none if the rest is frozen.
     """
 
+    network: nn.Module
     bayesian: Params
     points: Params
 
 
-def divide(network: nn.Module, bayesian: Selection) -> Divided:
-    """Divides the trainable parameters as ``select_bayesian`` chooses, in the network's order."""
+def divide(network: nn.Module, bayesian: Selection, *, freeze_rest: bool = False) -> Divided:
+    """Divides the trainable parameters as ``select_bayesian`` chooses, in the network's order.
+
+    Args:
+        network: Any module; it is not changed.
+        bayesian: Which parameters get a distribution.
+        freeze_rest: Whether all others keep their values instead of being trained.
+    """
     check_supported(network)
     chosen = set(select_bayesian(network, bayesian))
-    divided = Divided({}, {})
+    network = frozen_except(network, chosen) if freeze_rest else network
+    divided = Divided(network, {}, {})
     for name, value in trainable_parameters(network).items():
         part = divided.bayesian if name in chosen else divided.points
         part[name] = value.detach().clone()

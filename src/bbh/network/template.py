@@ -1,7 +1,7 @@
 """Templates: a network's structure without values, called with weights as arguments."""
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, cast
 
 import torch
@@ -52,6 +52,28 @@ def template(network: nn.Module) -> nn.Module:
         for value in network.parameters()
     }
     stand_ins |= {id(value): torch.empty_like(value, device="meta") for value in network.buffers()}
+    return _copy(network, stand_ins)
+
+
+def frozen_except(network: nn.Module, trained: Collection[str]) -> nn.Module:
+    """A copy in which only the named parameters are trainable, and all else is in eval mode.
+
+    Only modules that own a trainable parameter are in training mode, so a batch norm elsewhere
+    keeps its statistics and dropout is off. The copy shares the network's values.
+    """
+    stand_ins: dict[int, Any] = {
+        id(value): nn.Parameter(value.detach(), name in trained)
+        for name, value in network.named_parameters()
+    }
+    stand_ins |= {id(value): value for value in network.buffers()}
+    frozen = _copy(network, stand_ins).eval()
+    for module in frozen.modules():
+        module.training = any(value.requires_grad for value in module.parameters(recurse=False))
+    return frozen
+
+
+def _copy(network: nn.Module, stand_ins: dict[int, Any]) -> nn.Module:
+    """A copy of the network that has the stand-ins in place of tensors, given by their ids."""
     try:
         return copy.deepcopy(network, stand_ins)
     except RuntimeError as error:

@@ -5,10 +5,12 @@ from bbh.training.checkpoints import CheckpointError
 from bbh.training.comparison import Comparison
 from bbh.training.display import Display
 from bbh.training.eager import EagerSteps
+from bbh.training.features import cached_features
 from bbh.training.fitting import Checkpoint, Validation, fit
 from bbh.training.history import EpochRecord, History
 from bbh.training.recorded import RecordedSteps, make_steps
 from bbh.training.step import DivergedError, TrainingStep
+from bbh.training.tuning import Trial, Tuned, tune
 
 __all__ = [
     "Checkpoint",
@@ -22,8 +24,12 @@ __all__ = [
     "History",
     "RecordedSteps",
     "TrainingStep",
+    "Trial",
+    "Tuned",
     "Validation",
+    "cached_features",
     "fit",
     "make_adam",
     "make_steps",
+    "tune",
 ]

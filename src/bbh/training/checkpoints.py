@@ -63,6 +63,15 @@ def restore_random_state(state: dict[str, Any], generators: list[torch.Generator
         generator.set_state(saved)
 
 
+def seed_all(seed: int, generators: list[torch.Generator]) -> None:
+    """Seeds every generator whose state ``random_state`` keeps."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002
+    for generator in generators:
+        generator.manual_seed(seed)
+
+
 def loader_generators(loader: object) -> list[torch.Generator]:
     """The generators, besides the global one, that decide the order of a loader's batches."""
     found = [getattr(loader, "generator", None)]

@@ -62,12 +62,13 @@ def train_and_measure(
     problem = run.config.problem
     assert isinstance(problem, Uci)
     validation = problem.split == "validation"
+    batch_size = run.config.training.batch_size
     data = load_uci(problem.dataset, run.seed, folder, validation=validation)
     trained = train(
         run,
         data.train_inputs,
         data.train_targets,
-        partial(Steps, batch_size=run.config.training.batch_size, steps=problem.steps_per_epoch),
+        partial(Steps, batch_size=batch_size, steps=problem.count_steps(batch_size)),
         device=device,
         resume=resume,
         progress=progress,
