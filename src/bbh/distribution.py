@@ -30,6 +30,8 @@ class WeightDistribution(nn.Module, ABC):
         shapes: Names and shapes of the parameters that the distribution covers.
         samples_per_step: The number of draws in a training step, unless ``fit`` is given another.
         num_distinct: The number of different draws that exist; None for infinitely many.
+        statistics_differ: Whether every draw needs batch-norm statistics of its own. False if all
+            draws are one setting of the weights, or bring their statistics along.
         auxiliary_steps: Optimiser steps on the cost's auxiliary term before each training step.
         pretraining_steps: Optimiser steps on the auxiliary term once, before training begins.
     """
@@ -37,6 +39,7 @@ class WeightDistribution(nn.Module, ABC):
     shapes: Shapes
     samples_per_step: int = 1
     num_distinct: int | None = None
+    statistics_differ: bool = True
     auxiliary_steps: int = 0
     pretraining_steps: int = 0
 

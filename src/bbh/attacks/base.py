@@ -13,9 +13,9 @@ from torch import Tensor
 from bbh.attacks.loss import AveragedLoss, Preprocess, unweighted
 from bbh.attacks.norms import LInf, Norm
 from bbh.batches import Inputs
+from bbh.memory import peak_bytes, tiling
 from bbh.posterior import Posterior
 from bbh.prediction.draws import Draws, evaluation_mode
-from bbh.prediction.memory import peak_bytes, tiling
 from bbh.prediction.predicting import MEMORY_LIMIT
 
 Bounds = tuple[float, float]

@@ -10,9 +10,9 @@ from torch.nn.utils.rnn import PackedSequence
 
 from bbh.batches import Inputs, as_batch, count, cut, first_tensor, inputs_of, move
 from bbh.likelihoods import P, Sums
+from bbh.memory import LARGEST_BATCH, peak_bytes, tiling
 from bbh.posterior import Posterior
 from bbh.prediction.draws import Draws, evaluation_mode
-from bbh.prediction.memory import LARGEST_BATCH, peak_bytes, tiling
 from bbh.samples import Samples
 
 logger = logging.getLogger("bbh")
