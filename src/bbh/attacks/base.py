@@ -105,7 +105,7 @@ class Attack(ABC):
             inputs: One floating-point tensor within the bounds.
             targets: The true targets of the inputs, whose probability the attack lowers.
             epsilon: Largest size of the perturbation, in the units of the inputs.
-            samples: Weight draws to use instead of new ones, say from ``refresh_batch_norm``.
+            samples: Weight draws to use instead of new ones.
         """
         (attacked,) = self.sweep(posterior, inputs, targets, [epsilon], samples=samples)
         return attacked

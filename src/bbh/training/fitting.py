@@ -120,7 +120,7 @@ def fit(
             Decisions that the network makes in Python (to skip layers at random, say) are then made
             only once, during recording: pass False for such networks.
         batch_norm_examples: If weight draws need batch-norm statistics of their own, the posterior
-            keeps this many inputs of the first epoch (at most 64 MiB) to compute them in
+            keeps up to this many inputs of the first epoch (at most 64 MiB) to compute them in
             evaluation, see ``posterior.keep_reference``. They are part of what ``bbh.save``
             writes. 0 keeps none and leaves those that the posterior has.
         progress: Whether to show a progress bar, or an object that shows steps and epochs instead.

@@ -264,12 +264,13 @@ class DeviceVerdict(Verdict):
     def read(self) -> tuple[dict[str, float], bool, int]:
         """The last terms, whether a step failed, and the number of successful steps.
 
-        Statistics are among the terms only if they are not finite. All are read in a single transfer, since each transfer makes the host wait.
+        Statistics are among the terms only if they are not finite. All are read in a single
+        transfer, since each transfer makes the host wait.
         """
         single = (self._statistics, self.failed, self.taken)
         parts = [self._last.double(), *(value.view(1).double() for value in single)]
         *values, statistics, failed, taken = torch.cat(parts).tolist()
-        terms = dict(zip(self.names, values, strict=True))
+        terms: dict[str, float] = dict(zip(self.names, values, strict=True))
         if not isfinite(statistics):
             terms[STATISTICS] = statistics
             # The gradient comes last, as for eager steps: it is a consequence.

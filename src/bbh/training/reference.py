@@ -21,7 +21,7 @@ logger = logging.getLogger("bbh")
 EXAMPLES = 512
 # The largest number of bytes, for large images: they have many values each.
 _BYTES = 64 * 2**20
-# Examples are taken in pieces of neighbours of this size at most.
+# Examples are taken in pieces of neighbours: equal parts of a batch, of this size at most.
 _PIECE = 32
 
 
@@ -34,7 +34,7 @@ class ReferenceKeeper:
 
     Args:
         posterior: The posterior that is trained.
-        examples: The number of examples to keep; 0 leaves the posterior's reference as it is.
+        examples: The largest number of examples to keep; 0 leaves the posterior's reference as it is.
         done: Whether the epoch was watched earlier, in a run that is resumed.
     """
 
@@ -84,7 +84,8 @@ class ReferenceKeeper:
             return
         number = count(inputs)
         fitting = _BYTES * number // max(1, _num_bytes(inputs))
-        size = max(2, min(_PIECE, self._examples, fitting))
+        pieces = -(-number // max(2, min(_PIECE, self._examples, fitting)))
+        size = -(-number // pieces)
         for first in range(0, number, size):
             yield cut(inputs, first, first + size)
 
@@ -92,7 +93,7 @@ class ReferenceKeeper:
         """Remembers the piece if there is room, or by chance in place of another."""
         if not self._seen:
             fitting = _BYTES // max(1, _num_bytes(piece))
-            self._room = max(1, min(fitting, -(-self._examples // _num_examples(piece))))
+            self._room = max(1, min(fitting, self._examples // max(1, _num_examples(piece))))
         self._seen += 1
         if len(self._pieces) < self._room:
             self._pieces.append(_copied(piece))
