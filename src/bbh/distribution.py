@@ -31,7 +31,8 @@ class WeightDistribution(nn.Module, ABC):
         samples_per_step: The number of draws in a training step, unless ``fit`` is given another.
         num_distinct: The number of different draws that exist; None for infinitely many.
         statistics_differ: Whether every draw needs batch-norm statistics of its own. False if all
-            draws are one setting of the weights, or bring their statistics along.
+            draws are one setting of the weights, bring their statistics along, or vary from example
+            to example in training.
         auxiliary_steps: Optimiser steps on the cost's auxiliary term before each training step.
         pretraining_steps: Optimiser steps on the auxiliary term once, before training begins.
     """

@@ -202,7 +202,8 @@ class Posterior(nn.Module, Generic[P]):
         """Whether draws need batch-norm statistics, which are computed from reference inputs.
 
         They do not if the network has no layer with running statistics in training mode, if there
-        is one weight setting only (MAP), or if draws bring statistics along (an ensemble).
+        is one weight setting only (MAP), if draws bring statistics along (an ensemble), or if they
+        vary from example to example in training (dropout masks).
         """
         return bool(self._draw_statistics.names) and self.weights.statistics_differ
 

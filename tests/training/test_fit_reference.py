@@ -127,8 +127,8 @@ def test_a_resumed_run_is_that_which_was_not_interrupted(tmp_path):
     def train(epochs, **settings):
         torch.manual_seed(0)
         posterior = make()
-        loader = data(700)
-        bbh.fit(posterior, loader, epochs=epochs, validation=loader, progress=False, **settings)
+        settings |= {"validation": data(10), "batch_norm_examples": 25}
+        fit(posterior, data(), epochs=epochs, **settings)
         return posterior.state_dict()
 
     train(1, checkpoint=path)

@@ -55,7 +55,7 @@ class Automatic(Execution):
             raise
         except (RuntimeError, UserWarning, AttributeError) as error:
             # vmap fails on control flow that depends on values, on some in-place operations and on
-            # missing batching rules, and cannot take packed sequences apart (AttributeError). If the
+            # missing batching rules, and it cannot take packed sequences (AttributeError). If the
             # network itself has an error, the loop raises it too.
             outputs = Loop().run(network, inputs, samples, inputs_per_draw)
             network.refuses_vmap = True

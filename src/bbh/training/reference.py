@@ -34,7 +34,7 @@ class ReferenceKeeper:
 
     Args:
         posterior: The posterior that is trained.
-        examples: The largest number of examples to keep; 0 leaves the posterior's reference as it is.
+        examples: The largest number of examples to keep; 0 leaves the posterior's reference alone.
         done: Whether the epoch was watched earlier, in a run that is resumed.
     """
 
