@@ -144,9 +144,7 @@ class Posterior(nn.Module, Generic[P]):
         tables = [module for module in self.modules() if isinstance(module, TensorTable)]
         own = dict(self.network.named_buffers()).keys()
         # Where each buffer is kept, not the tensor: moving the posterior makes new tensors.
-        self._network_buffers = [
-            (table, name) for table in tables for name in table.names if name in own
-        ]
+        self._network_buffers = [(table, name) for table in tables for name in table if name in own]
         self.train(network.training)
 
     @property

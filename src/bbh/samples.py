@@ -253,7 +253,7 @@ class TensorTable(nn.Module):
 
     def __init__(self, tensors: Mapping[str, Tensor], *, trainable: bool):
         super().__init__()
-        self.names = tuple(tensors)
+        self._names = tuple(tensors)
         for name, value in tensors.items():
             key = name.replace(".", "/")
             if trainable:
@@ -263,7 +263,10 @@ class TensorTable(nn.Module):
 
     def forward(self) -> Params:
         """The tensors under their own names."""
-        return {name: self[name] for name in self.names}
+        return {name: self[name] for name in self}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
 
     def __getitem__(self, name: str) -> Tensor:
         return getattr(self, name.replace(".", "/"))
