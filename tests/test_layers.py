@@ -12,10 +12,10 @@ SOURCE = Path(__file__).parent.parent / "src"
 # From the ground up. A module may import from its own layer's modules only if they are in the same
 # room (the same entry), and from all layers below.
 LAYERS = [
-    ["version", "checks", "files", "triton_available"],
+    ["version", "checks", "files", "memory", "triton_available"],
     ["batches", "per_example", "metrics", "predictive"],
     ["samples", "standardisation"],
-    ["network", "noise", "annealing", "likelihoods"],
+    ["network", "noise", "annealing", "likelihoods", "reference"],
     ["priors"],
     ["distribution"],
     ["divergences", "generators", "execution"],

@@ -163,6 +163,22 @@ def cut(inputs: Inputs, first: int, last: int) -> Inputs:
     return inputs
 
 
+def divisible(inputs: Inputs) -> bool:
+    """Whether ``cut`` gives some of the examples: all tensors have one row for each example."""
+    number = count(inputs)
+
+    def fits(part: Inputs) -> bool:
+        if isinstance(part, Tensor):
+            return part.dim() > 0 and len(part) == number
+        if isinstance(part, Mapping):
+            return all(map(fits, cast(Mapping[str, Any], part).values()))
+        if type(part) in (tuple, list):
+            return all(map(fits, part))
+        return part is None or isinstance(part, bool | int | float | str)
+
+    return first_tensor(inputs) is not None and fits(inputs)
+
+
 def num_data_of(loader: object) -> int:
     """Size N of a loader's training set; raises if the loader does not determine it."""
     remedy = "Pass num_data=, the number of training examples."

@@ -49,6 +49,9 @@ class WeightDistribution(nn.Module, ABC):
         likelihood_samples: How many of these draws enter the likelihood; None for all.
         training_defaults: How ``fit`` trains the distribution, unless told otherwise.
         num_distinct: The number of different draws that exist; None for infinitely many.
+        statistics_differ: Whether every draw needs batch-norm statistics of its own. False if all
+            draws are one setting of the weights, bring their statistics along, or vary from example
+            to example in training.
         auxiliary_steps: Optimiser steps on the cost's auxiliary term before each training step.
         pretraining_steps: Optimiser steps on the auxiliary term once, before training begins.
     """
@@ -58,6 +61,7 @@ class WeightDistribution(nn.Module, ABC):
     likelihood_samples: int | None = None
     training_defaults: TrainingDefaults = TrainingDefaults()
     num_distinct: int | None = None
+    statistics_differ: bool = True
     auxiliary_steps: int = 0
     pretraining_steps: int = 0
 

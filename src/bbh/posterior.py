@@ -2,7 +2,8 @@
 
 import copy
 import itertools
-from collections.abc import Collection, Generator, Mapping
+import logging
+from collections.abc import Collection, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -14,9 +15,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from bbh import checks
-from bbh.batches import Inputs
+from bbh.batches import Inputs, move
 from bbh.distribution import WeightDistribution
-from bbh.execution import Automatic, Execution, NetworkFunction, Runnable
+from bbh.execution import Automatic, DrawStatistics, Execution, NetworkFunction, Runnable
 from bbh.likelihoods import Likelihood, P
 from bbh.network import (
     Call,
@@ -24,11 +25,18 @@ from bbh.network import (
     call_network,
     check_supported,
     padding_rows,
+    statistics_layers,
     template,
     trainable_parameters,
 )
 from bbh.priors import Prior
+from bbh.reference import Reference
 from bbh.samples import Params, Samples, TensorTable, size
+
+logger = logging.getLogger("bbh")
+
+# Bytes of activations, while batch-norm statistics of draws are computed.
+_STATISTICS_MEMORY = 512 * 2**20
 
 
 @dataclass(frozen=True)
@@ -80,6 +88,7 @@ class Posterior(nn.Module, Generic[P]):
         start: The network's trainable parameters and buffers when the posterior was made, on the
             CPU, to compare with after training; None if the network had no values, or for a
             posterior that was read from a file.
+        reference: Training inputs for the batch-norm statistics of draws; see ``keep_reference``.
     """
 
     _call: Call
@@ -122,6 +131,7 @@ class Posterior(nn.Module, Generic[P]):
         )
         # A dictionary, not a table: it is neither trained nor moved nor saved.
         self.start = _copied(everything, weights.shapes.keys() | dict(network.named_buffers()))
+        self.reference = Reference()
         self.padding = TensorTable(padding_rows(network, weights.shapes), trainable=False)
         # Hidden from nn.Module: a template has no values to move, count or save.
         self.__dict__["_call"] = Call(template(network), forward or call_network)
@@ -133,6 +143,17 @@ class Posterior(nn.Module, Generic[P]):
         self._always_off = [
             name for name, module in modules.items() if some_train and not module.training
         ]
+        layers = statistics_layers(self.network)
+        self._draw_statistics = DrawStatistics(
+            self.runnable,
+            # A layer that is always in evaluation mode keeps the statistics it came with.
+            {name: layer for name, layer in layers.items() if name not in self._always_off},
+        )
+        self._warned = False
+        tables = [module for module in self.modules() if isinstance(module, TensorTable)]
+        own = dict(self.network.named_buffers()).keys()
+        # Where each buffer is kept, not the tensor: moving the posterior makes new tensors.
+        self._network_buffers = [(table, name) for table in tables for name in table if name in own]
         self.train(network.training)
 
     @property
@@ -151,10 +172,84 @@ class Posterior(nn.Module, Generic[P]):
         tensors = itertools.chain(self.weights.parameters(), self.weights.buffers())
         return next((value.device for value in tensors), torch.device("cpu"))
 
-    def sample(self, num_samples: int) -> Samples:
-        """Draws weights ``{name: [num_samples, *shape]}``; the draws may be used repeatedly."""
+    def sample(self, num_samples: int, *, memory_limit: int = _STATISTICS_MEMORY) -> Samples:
+        """Draws weights ``{name: [num_samples, *shape]}``; the draws may be used repeatedly.
+
+        In evaluation mode, draws of a network with batch norm include batch-norm statistics of
+        their own, see ``with_statistics``; ``posterior.weights.sample`` gives the weights alone.
+
+        Args:
+            num_samples: The number of draws.
+            memory_limit: Bytes that activations may take while statistics are computed.
+        """
         checks.whole("num_samples", num_samples, 1, "draw at least one")
-        return Samples.of(self.weights.sample(num_samples))
+        samples = Samples.of(self.weights.sample(num_samples))
+        return samples if self.training else self.with_statistics(samples, memory_limit)
+
+    def keep_reference(self, inputs: Inputs | None) -> None:
+        """Keeps a copy of training inputs, from which batch norm gets statistics for each draw.
+
+        The running statistics of batch norm are averages over the weight draws of all training
+        steps, and no single draw follows them. In evaluation every draw therefore uses the means
+        and variances that its own activations have on these inputs. ``fit`` keeps such inputs by
+        itself: call this function after a training loop of your own. Some hundred examples, drawn
+        at random from the training data, are enough.
+
+        The inputs are part of the posterior's state: ``bbh.save`` writes them to the file. If they
+        must not leave the machine, call ``keep_reference(None)`` first.
+
+        Args:
+            inputs: A batch of inputs: a tensor, or a tuple, dictionary or packed sequence. None
+                removes the inputs that are kept.
+        """
+        self.reference.keep([] if inputs is None else [move(inputs, self.device)])
+
+    def needs_reference(self) -> bool:
+        """Whether draws need batch-norm statistics, which are computed from reference inputs.
+
+        They do not if the network has no layer with running statistics in training mode, if there
+        is one weight setting only (MAP), if draws bring statistics along (an ensemble), or if they
+        vary from example to example in training (dropout masks).
+        """
+        return bool(self._draw_statistics.names) and self.weights.statistics_differ
+
+    def with_statistics(
+        self,
+        samples: Samples,
+        memory_limit: int = _STATISTICS_MEMORY,
+        *,
+        batches: Iterable[Inputs] | None = None,
+    ) -> Samples:
+        """The same draws with batch-norm statistics of their own, from the reference inputs.
+
+        Draws that need no statistics, or have them already, are returned as they are. So are all
+        draws if there are no reference inputs; a warning says so once.
+
+        Args:
+            samples: The draws.
+            memory_limit: Bytes that activations may take. Reference inputs that take more with a
+                single draw are divided, and the statistics are averages over the parts.
+            batches: Inputs to compute statistics from, instead of the reference inputs. Draws then
+                get new statistics in any case.
+        """
+        names = self._draw_statistics.names
+        if batches is None:
+            if not self.needs_reference() or names <= samples.keys():
+                return samples
+            batches = self.reference.batches()
+            if not batches:
+                self._warn_of_shared_statistics()
+                return samples
+        training = self.training
+        if training:
+            self.eval()
+        try:
+            execution = self.execution or Automatic()
+            statistics = self._draw_statistics.of(samples, batches, execution, memory_limit)
+        finally:
+            if training:
+                self.train()
+        return samples.with_buffers(statistics)
 
     def forward(
         self,
@@ -217,9 +312,12 @@ class Posterior(nn.Module, Generic[P]):
 
         A forward pass in training mode may write to them (batch-norm statistics).
         """
-        own = dict(self.network.named_buffers()).keys()
-        tables = (module for module in self.modules() if isinstance(module, TensorTable))
-        return [value for table in tables for name, value in table().items() if name in own]
+        return [table[name] for table, name in self._network_buffers]
+
+    def running_statistics(self) -> list[Tensor]:
+        """The running means and variances that normalisation layers update in training."""
+        names = self._draw_statistics.names
+        return [table[name] for table, name in self._network_buffers if name in names]
 
     def extra_repr(self) -> str:
         """The network's class, the number of weights and the prior, for print(posterior)."""
@@ -227,6 +325,17 @@ class Posterior(nn.Module, Generic[P]):
             f"network={type(self.network).__name__}, weights={size(self.weights.shapes):,}, "
             f"prior={self.prior}"
         )
+
+    def _warn_of_shared_statistics(self) -> None:
+        if not self._warned:
+            logger.warning(
+                "there are no reference inputs for batch norm: all weight draws share the running "
+                "statistics of training, which no single draw follows, so predictions can be far "
+                "off. Call posterior.keep_reference(inputs) with some hundred training inputs, or "
+                "pass samples=bbh.refresh_batch_norm(posterior, train_loader). bbh.fit keeps "
+                "inputs by itself unless batch_norm_examples=0; files of bbh 0.1 have none."
+            )
+        self._warned = True
 
     def _runnable(self, call: Call, network: nn.Module) -> Runnable:
         prepare = partial(self._prepare, call)

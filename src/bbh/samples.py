@@ -263,4 +263,10 @@ class TensorTable(nn.Module):
 
     def forward(self) -> Params:
         """The tensors under their own names."""
-        return {name: getattr(self, name.replace(".", "/")) for name in self._names}
+        return {name: self[name] for name in self}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return getattr(self, name.replace(".", "/"))

@@ -8,7 +8,7 @@ import torch
 
 from bbh.divergences import neighbours_cpu
 from bbh.divergences.neighbours import sum_log_distances, sum_log_distances_plain
-from bbh.prediction.memory import peak_bytes
+from bbh.memory import peak_bytes
 from interpreter import run_interpreted
 
 FLOOR = 1e-4

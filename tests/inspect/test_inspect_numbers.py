@@ -23,8 +23,8 @@ from bbh.inspect import (
     strong_by_chance,
 )
 from bbh.inspect.diversity import class_kl, gaussian_kl
+from bbh.memory import peak_bytes
 from bbh.methods import Particles
-from bbh.prediction.memory import peak_bytes
 from scenarios import METHODS, SmallLeNet, mlp
 
 

@@ -9,8 +9,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import bbh
 from bbh.generators import LayerWise, Sliced
+from bbh.memory import peak_bytes
 from bbh.prediction.draws import Draws
-from bbh.prediction.memory import peak_bytes
 from scenarios import BatchNormNet, LeNet, SmallLeNet, TwoInputs, dropout_mlp, mlp, printed_number
 
 Categorical = bbh.likelihoods.Categorical

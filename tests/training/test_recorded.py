@@ -171,6 +171,15 @@ def test_statistics_of_a_failed_step_are_undone(recorded):
     assert all(value.isfinite().all() for value in posterior.statistics())
 
 
+def test_infinite_statistics_are_named_and_undone(recorded):
+    inputs = torch.randn(45, 1, 6, 6)
+    inputs[42, 0, 0, 0] = 1e20
+    posterior = bbh.methods.maximum_a_posteriori(BatchNormNet(), bbh.likelihoods.Categorical())
+    with pytest.raises(bbh.DivergedError, match="step 9: the batch_norm_statistics is"):
+        fit(posterior, loader(inputs), True, epochs=1)
+    assert all(value.isfinite().all() for value in posterior.statistics())
+
+
 def test_resumes_without_graphs_what_was_written_with_them(recorded, tmp_path):
     inputs = torch.randn(20, 4)
 

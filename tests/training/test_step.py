@@ -106,6 +106,44 @@ def test_a_failed_step_changes_nothing():
     assert step.count == 1
 
 
+@pytest.mark.parametrize("method", ["maximum_a_posteriori", "deep_ensemble", "bayes_by_backprop"])
+def test_a_step_that_makes_statistics_infinite_fails_and_changes_nothing(method):
+    posterior = METHODS[method](BatchNormNet(), Categorical())
+    step = bbh.TrainingStep(posterior, torch.optim.Adam(posterior.parameters()), num_data=12)
+    inputs, targets = torch.randn(4, 1, 6, 6), torch.arange(4) % 3
+    assert "batch_norm_statistics" not in step((inputs, targets))
+    before = copied(posterior)
+    inputs[0, 0, 0, 0] = 1e20  # its square is more than single precision holds
+    with pytest.raises(bbh.DivergedError, match="step 2: the batch_norm_statistics is") as caught:
+        step((inputs, targets))
+    assert caught.value.term == "batch_norm_statistics"
+    assert_same_state(before, posterior.state_dict())
+
+
+def test_buffers_that_are_infinite_by_design_are_no_error():
+    class Masked(nn.Linear):
+        def __init__(self):
+            super().__init__(4, 3)
+            self.register_buffer("mask", torch.tensor([0.0, 0.0, -torch.inf]))
+
+        def forward(self, inputs):
+            return super().forward(inputs) + self.mask
+
+    posterior = METHODS["maximum_a_posteriori"](Masked(), Categorical())
+    step = bbh.TrainingStep(posterior, torch.optim.Adam(posterior.parameters()), num_data=12)
+    step((torch.randn(4, 4), torch.arange(4) % 2))
+
+
+def test_statistics_of_a_posterior_that_was_changed_to_double_are_undone_too():
+    posterior = METHODS["maximum_a_posteriori"](BatchNormNet(), Categorical())
+    step = bbh.TrainingStep(posterior, torch.optim.Adam(posterior.parameters()), num_data=12)
+    posterior.double()
+    before = copied(posterior)
+    with pytest.raises(bbh.DivergedError):
+        step((torch.full((4, 1, 6, 6), torch.nan).double(), torch.arange(4) % 3))
+    assert_same_state(before, posterior.state_dict())
+
+
 def test_it_trains_also_after_something_else_has_evaluated():
     posterior = METHODS["maximum_a_posteriori"](BatchNormNet(), Categorical())
     step = bbh.TrainingStep(posterior, torch.optim.Adam(posterior.parameters()), num_data=12)

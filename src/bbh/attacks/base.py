@@ -13,9 +13,9 @@ from torch import Tensor
 from bbh.attacks.loss import AveragedLoss, Preprocess, unweighted
 from bbh.attacks.norms import LInf, Norm
 from bbh.batches import Inputs
+from bbh.memory import peak_bytes, tiling
 from bbh.posterior import Posterior
 from bbh.prediction.draws import Draws, evaluation_mode
-from bbh.prediction.memory import peak_bytes, tiling
 from bbh.prediction.predicting import MEMORY_LIMIT
 
 Bounds = tuple[float, float]
@@ -105,7 +105,7 @@ class Attack(ABC):
             inputs: One floating-point tensor within the bounds.
             targets: The true targets of the inputs, whose probability the attack lowers.
             epsilon: Largest size of the perturbation, in the units of the inputs.
-            samples: Weight draws to use instead of new ones, say from ``refresh_batch_norm``.
+            samples: Weight draws to use instead of new ones.
         """
         (attacked,) = self.sweep(posterior, inputs, targets, [epsilon], samples=samples)
         return attacked

@@ -53,9 +53,10 @@ class Automatic(Execution):
                 return chosen.run(network, inputs, samples, inputs_per_draw)
         except torch.OutOfMemoryError:
             raise
-        except (RuntimeError, UserWarning) as error:
+        except (RuntimeError, UserWarning, AttributeError) as error:
             # vmap fails on control flow that depends on values, on some in-place operations and on
-            # missing batching rules. If the network itself has an error, the loop raises it too.
+            # missing batching rules, and it cannot take packed sequences (AttributeError). If the
+            # network itself has an error, the loop raises it too.
             outputs = Loop().run(network, inputs, samples, inputs_per_draw)
             network.refuses_vmap = True
             logger.info("%s runs draw by draw: %s", type(network.network).__name__, error)

@@ -8,9 +8,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from bbh.inspect.moments import Moments
+from bbh.memory import peak_bytes
 from bbh.posterior import Posterior
 from bbh.prediction.draws import evaluation_mode
-from bbh.prediction.memory import peak_bytes
 from bbh.samples import Samples, Shapes, flatten, size
 
 # The largest number of whole draws that are kept to compare them in pairs. With more, the effective
@@ -96,17 +96,18 @@ def _pieces(
     if samples is None and posterior.weights.num_distinct is not None:
         # The members of an ensemble are in memory already, and drawing them in several parts could
         # repeat some members.
-        samples = posterior.sample(posterior.weights.num_useful(num_samples))
+        samples = posterior.weights.sample(posterior.weights.num_useful(num_samples))
     if samples is not None:
         at_once = max(1, limit // per_draw)
         given = Samples.of(samples)
         for first in range(0, given.num_samples, at_once):
             yield given.take(slice(first, first + at_once))
         return
-    per_draw += peak_bytes(lambda: posterior.sample(1))
+    # Weights alone are drawn: batch-norm statistics of the draws are of no use here.
+    per_draw += peak_bytes(lambda: posterior.weights.sample(1))
     at_once = max(1, limit // per_draw)
     for first in range(0, num_samples, at_once):
-        yield posterior.sample(min(at_once, num_samples - first))
+        yield posterior.weights.sample(min(at_once, num_samples - first))
 
 
 def _check_finite(moments: Moments, shapes: Shapes) -> None:

@@ -89,6 +89,10 @@ class DropoutMasks(WeightDistribution):
             input units of one group.
     """
 
+    # In training every example has a mask of its own, so batch norm sees all masks at once: its
+    # running statistics are those of the function that was trained, whatever the mask.
+    statistics_differ = False
+
     def __init__(
         self,
         kernels: Params,

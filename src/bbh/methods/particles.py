@@ -44,6 +44,7 @@ class Particles(WeightDistribution):
         }
         self.samples_per_step = len(next(iter(members.values())))
         self.num_distinct = None if random_network else self.samples_per_step
+        self.statistics_differ = self.samples_per_step > 1 and not buffers
 
     def sample(self, num_samples: int) -> Samples:
         """Members in random order, none repeated before all are used.

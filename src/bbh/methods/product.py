@@ -35,6 +35,7 @@ class Product(WeightDistribution):
         self.training_defaults = parts[0].training_defaults
         self.auxiliary_steps = max(part.auxiliary_steps for part in parts)
         self.pretraining_steps = max(part.pretraining_steps for part in parts)
+        self.statistics_differ = any(part.statistics_differ for part in parts)
         distinct = [part.num_distinct for part in parts]
         self.num_distinct = (
             None if None in distinct else max(number for number in distinct if number is not None)

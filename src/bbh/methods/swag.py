@@ -38,9 +38,8 @@ def stochastic_weight_averaging(
     are collected. Their mean, their variances and their last deviations from the mean define the
     posterior. The method is meant for networks that are already trained: run ``fit`` for 20 epochs
     or more, with a step size at which the weights move but the loss does not rise, such as
-    ``optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.01, momentum=0.9)``. Networks
-    with batch norm need ``bbh.refresh_batch_norm`` to predict. A training loop of
-    your own calls ``posterior.weights.end_epoch()`` after every epoch, as ``fit`` does.
+    ``optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.01, momentum=0.9)``. A training
+    loop of your own calls ``posterior.weights.end_epoch()`` after every epoch, as ``fit`` does.
 
     Args:
         rank: The number of last deviations to keep; each takes the memory of one network.

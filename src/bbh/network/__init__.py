@@ -1,5 +1,6 @@
 """Inspects a user's network: which parameters are Bayesian, its layers, and how to call it."""
 
+from bbh.network.layers import statistics_layers
 from bbh.network.selection import (
     Divided,
     Selection,
@@ -22,6 +23,7 @@ __all__ = [
     "fan_in",
     "padding_rows",
     "select_bayesian",
+    "statistics_layers",
     "template",
     "trainable_parameters",
 ]

@@ -20,6 +20,16 @@ NORMALISATIONS: tuple[type[nn.Module], ...] = (
     nn.LayerNorm,
     nn.RMSNorm,
 )
+_WITH_STATISTICS = (*BATCH_NORMS, *INSTANCE_NORMS)
+
+
+def statistics_layers(network: nn.Module) -> dict[str, nn.Module]:
+    """The normalisation layers that keep running statistics for use in evaluation, by name."""
+    return {
+        name: module
+        for name, module in network.named_modules()
+        if isinstance(module, _WITH_STATISTICS) and module.running_mean is not None
+    }
 
 
 def dropout_layers(network: nn.Module) -> tuple[str, ...]:

@@ -1,16 +1,15 @@
-"""Batch-norm statistics for each weight draw."""
+"""Batch-norm statistics for weight draws from a whole loader of training data."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
-from bbh.batches import inputs_of, move
-from bbh.execution import Loop
-from bbh.network.layers import BATCH_NORMS
+from bbh.batches import inputs_of
 from bbh.posterior import Posterior
-from bbh.samples import Params, Samples
+from bbh.prediction.draws import evaluation_mode
+from bbh.prediction.predicting import MEMORY_LIMIT
+from bbh.samples import Samples
 
 
 @torch.no_grad()
@@ -19,10 +18,10 @@ def refresh_batch_norm(
 ) -> Samples:
     """Draws weights and estimates batch-norm statistics for each draw on training data.
 
-    The running statistics from training are an average over the weight draws of all steps, and the
-    activations of a single draw do not follow them. This function takes new draws, runs the loader
-    through each, and returns the draws with their own statistics (plain averages over the
-    batches). Use them as
+    Draws of a posterior that ``fit`` trained have batch-norm statistics of their own already, from
+    the inputs that the posterior keeps (``posterior.keep_reference``). This function estimates them
+    from all the data of a loader: they are more exact, and available where no inputs are kept. The
+    statistics are averages over the batches, weighted by their number of examples. Use the draws as
 
     ``predict(posterior, inputs, samples=refresh_batch_norm(posterior, train_loader))``
 
@@ -32,51 +31,12 @@ def refresh_batch_norm(
         num_samples: The number of draws. A distribution with fewer different draws (MAP, an
             ensemble) gives each once.
     """
-    training = posterior.training
-    posterior.train()
-    layers = {
-        name: module
-        for name, module in posterior.network.named_modules()
-        # A layer that is always in evaluation mode keeps the statistics it came with.
-        if isinstance(module, BATCH_NORMS) and module.track_running_stats and module.training
-    }
-    posterior.train(training)
-    if not layers:
+    if not posterior.running_statistics():
         raise ValueError(
             "the network has no batch-norm layer with running statistics to refresh (layers put "
             "into eval() keep theirs)."
         )
-    momenta = {name: layer.momentum for name, layer in layers.items()}
-    posterior.eval()
-    try:
-        total = posterior.weights.num_useful(num_samples)
-        samples = posterior.sample(total).with_buffers(_blank_statistics(posterior, layers, total))
-        for layer in layers.values():
-            layer.train()
-            layer.momentum = None  # a plain average instead of an exponential one
-        batches = 0
-        for batch in loader:
-            # A loop over draws, since each pass writes to the statistics of its own draw.
-            posterior(move(inputs_of(batch), posterior.device), samples, execution=Loop())
-            batches += 1
-    finally:
-        for name, layer in layers.items():
-            layer.momentum = momenta[name]
-        posterior.train(training)
-    if not batches:
-        raise ValueError("the loader is empty: there is nothing to estimate statistics from.")
-    return samples
-
-
-def _blank_statistics(
-    posterior: Posterior[Any], layers: Mapping[str, nn.Module], num_samples: int
-) -> Params:
-    """One set of initial statistics for each draw, with the values of reset_running_stats()."""
-    device = posterior.device
-    blank: dict[str, Tensor] = {}
-    for prefix, layer in layers.items():
-        for leaf, value in layer.named_buffers(recurse=False):
-            fill = torch.ones if leaf == "running_var" else torch.zeros
-            name = f"{prefix}.{leaf}".lstrip(".")
-            blank[name] = fill(num_samples, *value.shape, dtype=value.dtype, device=device)
-    return blank
+    with evaluation_mode(posterior):
+        samples = Samples.of(posterior.weights.sample(posterior.weights.num_useful(num_samples)))
+        batches = (inputs_of(batch) for batch in loader)
+        return posterior.with_statistics(samples, MEMORY_LIMIT // 4, batches=batches)

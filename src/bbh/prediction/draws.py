@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from bbh import checks
+from bbh.memory import peak_bytes
 from bbh.posterior import Posterior
-from bbh.prediction.memory import peak_bytes
 from bbh.samples import Samples, size
 
 
@@ -22,7 +22,8 @@ class Draws:
         posterior: The posterior to draw from.
         num_samples: The number of draws. A distribution with fewer different draws gives each once.
         samples: Draws to use instead of new ones.
-        limit: The largest number of bytes that the draws may take.
+        limit: The largest number of bytes that the draws may take, and the activations while
+            batch-norm statistics of the draws are computed.
     """
 
     def __init__(
@@ -33,10 +34,12 @@ class Draws:
         limit: int,
     ):
         self._posterior = posterior
+        self._limit = limit
         self._kept: list[Samples] | None = None
         self._parts: list[tuple[int, int]] = []
         if samples is not None:
-            self._kept = [Samples.of(samples).values_only()]
+            given = Samples.of(samples).values_only()
+            self._kept = [posterior.with_statistics(given, limit)]
             self.total = self._kept[0].num_samples
             return
         checks.whole("num_samples", num_samples, 1, "draw at least one")
@@ -44,12 +47,13 @@ class Draws:
         if posterior.weights.num_distinct is not None:
             # The members of an ensemble are in memory already, and drawing them in several parts
             # could repeat some members.
-            self._kept = [posterior.sample(self.total).values_only()]
+            self._kept = [posterior.sample(self.total, memory_limit=limit).values_only()]
             return
         tensors = itertools.chain(posterior.weights.parameters(), posterior.weights.buffers())
         element = next((one.element_size() for one in tensors if one.is_floating_point()), 4)
         per_draw = size(posterior.weights.shapes) * element
-        part = max(1, min(self.total, limit // max(1, peak_bytes(lambda: posterior.sample(1)))))
+        drawing = peak_bytes(lambda: posterior.weights.sample(1))
+        part = max(1, min(self.total, limit // max(1, drawing)))
         seeds = torch.randint(2**62, (self.total,)).tolist()
         self._parts = [
             (min(part, self.total - first), seeds[first]) for first in range(0, self.total, part)
@@ -88,7 +92,7 @@ class Draws:
 
     def _make(self, number: int, seed: int) -> Samples:
         with seeded(seed, self._posterior.device):
-            return self._posterior.sample(number).values_only()
+            return self._posterior.sample(number, memory_limit=self._limit).values_only()
 
 
 @contextmanager

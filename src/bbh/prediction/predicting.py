@@ -20,9 +20,9 @@ from bbh.batches import (
     move,
 )
 from bbh.likelihoods import P, Sums
+from bbh.memory import LARGEST_BATCH, peak_bytes, tiling
 from bbh.posterior import Posterior
 from bbh.prediction.draws import Draws, evaluation_mode
-from bbh.prediction.memory import LARGEST_BATCH, peak_bytes, tiling
 from bbh.samples import Samples
 
 logger = logging.getLogger("bbh")

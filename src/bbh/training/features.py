@@ -74,6 +74,11 @@ def _entrance(posterior: Posterior[Any]) -> str:
             f"no single module of the network has all parameters that are trained ({shown}), so "
             f"nothing before it could be computed once. {remedy}"
         )
+    if posterior.needs_reference():
+        raise ValueError(
+            f"module {name!r} has batch norm that is trained. Its statistics are computed from the "
+            f"network's inputs in evaluation, and training would only see features. {remedy}"
+        )
     training = posterior.training
     changing = [
         one or "the network itself"

@@ -28,6 +28,7 @@ from bbh.training.display import Display, make_display
 from bbh.training.history import History
 from bbh.training.passing import length_of
 from bbh.training.recorded import RecordedSteps, fastest_convolutions, make_steps
+from bbh.training.reference import EXAMPLES, ReferenceKeeper
 from bbh.training.run import TrainingRun
 from bbh.training.step import TrainingStep, scales_losses
 from bbh.training.targets import prepare_targets
@@ -94,6 +95,7 @@ def fit(
     checkpoint: Checkpoint | str | Path | None = None,
     fabric: Fabric | None = None,
     cuda_graph: bool = True,
+    batch_norm_examples: int = EXAMPLES,
     progress: bool | Display = True,
     log_dir: str | Path | None = None,
     compare: bool = True,
@@ -129,13 +131,17 @@ def fit(
             the number of draws and the patience for early stopping.
         average_epochs: If positive, training ends with the mean of the parameters over this many
             last epochs (stochastic weight averaging, Izmailov et al. 2018) instead of the last
-            parameters. Networks with batch norm then need ``refresh_batch_norm``.
+            parameters. With batch norm, MAP and ensembles then need ``refresh_batch_norm``.
         checkpoint: File to write after every epoch, or a ``bbh.Checkpoint`` that also says whether
             to continue from an existing file.
         fabric: Lightning Fabric for devices, precision and distribution; None takes one device.
         cuda_graph: On a CUDA device, record a training step once as a CUDA graph and replay it.
             Decisions that the network makes in Python (to skip layers at random, say) are then made
             only once, during recording: pass False for such networks.
+        batch_norm_examples: If weight draws need batch-norm statistics of their own, the posterior
+            keeps up to this many inputs of the first epoch (at most 64 MiB) to compute them in
+            evaluation, see ``posterior.keep_reference``. They are part of what ``bbh.save``
+            writes. 0 keeps none and leaves those that the posterior has.
         progress: Whether to show a progress bar, or an object that shows steps and epochs instead.
         log_dir: Folder for TensorBoard logs; None writes none.
         compare: Whether to compare the trained posterior with a constant prediction and with the
@@ -207,9 +213,13 @@ def fit(
         if isinstance(train_loader, DataLoader):
             train_loader = fabric.setup_dataloaders(train_loader)
         generators = checkpoints.loader_generators(train_loader)
-        if checkpoint is None or not _resumed(run, checkpoint, generators):
+        resumed = checkpoint is not None and _resumed(run, checkpoint, generators)
+        if not resumed:
             prepare_targets(posterior.likelihood, train_loader, generators, fabric)
             step.pretrain()
+        keeper = ReferenceKeeper(
+            posterior, batch_norm_examples, done=resumed and bool(posterior.reference)
+        )
         written = time.perf_counter()
         visible, log_dir = (progress, log_dir) if fabric.is_global_zero else (False, None)
         enabled = compare and fabric.is_global_zero
@@ -217,7 +227,9 @@ def fit(
         with make_display(visible, epochs, steps_per_epoch, log_dir) as show:
             while len(run.records) < epochs and not run.out_of_patience():
                 started = time.perf_counter()
-                means = run.epoch(comparing.training(train_loader), steps_per_epoch, show)
+                watched = keeper.watch(comparing.training(train_loader))
+                means = run.epoch(watched, steps_per_epoch, show)
+                keeper.end_epoch(fabric)
                 metrics: dict[str, float] = {}
                 if validation is not None:
                     batches = comparing.validation(validation.loader)

@@ -10,6 +10,7 @@ batch-norm statistics unchanged, until the host checks.
 import logging
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from math import isfinite
 from typing import Any
 
 import torch
@@ -20,7 +21,14 @@ from torch.utils import _pytree as pytree  # pyright: ignore[reportPrivateUsage]
 from bbh.batches import Batch, as_batch, move
 from bbh.execution import Recorded
 from bbh.training.eager import EagerSteps
-from bbh.training.step import DivergedError, Terms, TrainingStep, Verdict, scales_losses
+from bbh.training.step import (
+    STATISTICS,
+    DivergedError,
+    Terms,
+    TrainingStep,
+    Verdict,
+    scales_losses,
+)
 
 logger = logging.getLogger("bbh")
 
@@ -218,12 +226,16 @@ class DeviceVerdict(Verdict):
         self.failed = torch.zeros((), dtype=torch.bool, device=device)
         self.taken = torch.zeros((), dtype=torch.int64, device=device)
         self._last = torch.zeros(len(self.names), device=device)
+        self._statistics = torch.zeros((), device=device)
         self._sums = torch.zeros(len(self.names), dtype=torch.float64, device=device)
         self._summed = torch.zeros((), dtype=torch.int64, device=device)
 
     def judge(self, terms: Terms) -> None:
         """Records whether all terms are finite, for the following update and all later ones."""
         good = torch.stack(list(terms.values())).isfinite().all()
+        if STATISTICS in terms:
+            # Like the last terms, it stops changing with the first failure, which it may explain.
+            self._statistics.copy_(torch.where(self.failed, self._statistics, terms[STATISTICS]))
         self.failed.logical_or_(good.logical_not())
         self.skip.copy_(self.failed)
 
@@ -252,11 +264,18 @@ class DeviceVerdict(Verdict):
     def read(self) -> tuple[dict[str, float], bool, int]:
         """The last terms, whether a step failed, and the number of successful steps.
 
-        All are read in a single transfer, since each transfer makes the host wait.
+        Statistics are among the terms only if they are not finite. All are read in a single
+        transfer, since each transfer makes the host wait.
         """
-        parts = [self._last.double(), self.failed.view(1).double(), self.taken.view(1).double()]
-        *values, failed, taken = torch.cat(parts).tolist()
-        return dict(zip(self.names, values, strict=True)), bool(failed), int(taken)
+        single = (self._statistics, self.failed, self.taken)
+        parts = [self._last.double(), *(value.view(1).double() for value in single)]
+        *values, statistics, failed, taken = torch.cat(parts).tolist()
+        terms: dict[str, float] = dict(zip(self.names, values, strict=True))
+        if not isfinite(statistics):
+            terms[STATISTICS] = statistics
+            # The gradient comes last, as for eager steps: it is a consequence.
+            terms["gradient_norm"] = terms.pop("gradient_norm")
+        return terms, bool(failed), int(taken)
 
     def take_sums(self) -> tuple[dict[str, float], int]:
         """Sums of terms and the number of steps since the last call; resets both to zero."""

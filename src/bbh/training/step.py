@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from math import isfinite
+from math import inf, isfinite
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 # The terms of the objective by name; the last one is minimised.
 Terms = dict[str, Tensor]
+# Largest running statistic of batch norm: checked like a term, but not a term.
+STATISTICS = "batch_norm_statistics"
 
 
 class DivergedError(FloatingPointError):
@@ -33,7 +35,8 @@ class DivergedError(FloatingPointError):
     have taken their own steps before it.
 
     Attributes:
-        term: Name of the value: nll, complexity, auxiliary, total or gradient_norm.
+        term: Name of the value: nll, complexity, auxiliary, total, gradient_norm, or
+            batch_norm_statistics for the running means and variances of normalisation layers.
         history: The records of the epochs before.
     """
 
@@ -115,7 +118,6 @@ class TrainingStep:
                 "the optimizer has no parameter of the posterior, so it would train nothing. Make "
                 "it from posterior.parameters(), not from the network's."
             )
-        self._statistics = posterior.statistics()
 
     def __call__(
         self, batch: Any, beta: float = 1.0, *, execution: Execution | None = None
@@ -128,7 +130,8 @@ class TrainingStep:
             execution: How to put draws through the network; None takes the posterior's default.
 
         Raises:
-            DivergedError: A term or the gradient is not finite. The weights are unchanged then.
+            DivergedError: A term, the gradient or a running statistic of batch norm is not
+                finite. The weights and the statistics are unchanged then.
         """
         if not self.posterior.training:
             self.posterior.train()
@@ -155,10 +158,14 @@ class TrainingStep:
         Returns:
             The terms of the objective, without gradient.
         """
-        with verdict.undoing(self._statistics):
+        # Asked for anew in every step: a posterior that is moved or loaded has other tensors.
+        with verdict.undoing(self.posterior.statistics()):
             for _ in range(self.posterior.weights.auxiliary_steps):
                 self._update(self._auxiliary_loss(), verdict)
-            return self._update(self._losses(batch, beta, execution), verdict)
+            losses = self._losses(batch, beta, execution)
+            # The forward pass has updated them.
+            running = self.posterior.running_statistics()
+            return self._update(losses, verdict, running)
 
     def pretrain(self) -> None:
         """Trains the helper networks alone, before the first training step."""
@@ -199,7 +206,7 @@ class TrainingStep:
     def _auxiliary_loss(self) -> Terms:
         return {"auxiliary": self._objective(None, None, self._settings["num_samples"])}
 
-    def _update(self, losses: Terms, verdict: "Verdict") -> Terms:
+    def _update(self, losses: Terms, verdict: "Verdict", running: Sequence[Tensor] = ()) -> Terms:
         """Takes one optimizer step on the last of the losses, unless the verdict prevents it."""
         self.optimizer.zero_grad(set_to_none=True)
         loss = next(reversed(losses.values()))
@@ -210,8 +217,11 @@ class TrainingStep:
             self.fabric.strategy.precision.unscale_gradients(self.plain_optimizer)
         norm = total_norm(self._parameters)
         terms = {name: term.detach().to(norm.dtype) for name, term in losses.items()}
-        terms["gradient_norm"] = norm
-        verdict.judge(terms)
+        checked = dict(terms)
+        if running:
+            checked[STATISTICS] = nn.utils.get_total_norm(running, inf).to(norm)
+        terms["gradient_norm"] = checked["gradient_norm"] = norm
+        verdict.judge(checked)
         if self._gradient_clip is not None:
             clip_(self._parameters, self._gradient_clip, norm)
         self.optimizer.step()
@@ -267,7 +277,7 @@ class HostVerdict(Verdict):
             tries larger scales until gradients overflow, and skips those updates itself.
 
     Attributes:
-        numbers: The terms of the last check.
+        numbers: The terms of the last check, without the statistics.
     """
 
     def __init__(self, step: int, *, may_overflow: bool = False):
@@ -279,12 +289,13 @@ class HostVerdict(Verdict):
         """Raises for the first term that is not finite."""
         # All terms are read at once, since every single read makes the host wait for the device.
         values = torch.stack(list(terms.values())).tolist()
-        self.numbers = dict(zip(terms, values, strict=True))
-        if self._may_overflow and not isfinite(self.numbers["gradient_norm"]):
-            self.numbers["gradient_norm"] = 0.0
-        for name, value in self.numbers.items():
+        numbers = dict(zip(terms, values, strict=True))
+        if self._may_overflow and not isfinite(numbers["gradient_norm"]):
+            numbers["gradient_norm"] = 0.0
+        for name, value in numbers.items():
             if not isfinite(value):
                 raise DivergedError(name, self._step, value)
+        self.numbers = {name: value for name, value in numbers.items() if name != STATISTICS}
 
     @contextmanager
     def undoing(self, statistics: Sequence[Tensor]) -> Generator[None]:

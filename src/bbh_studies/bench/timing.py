@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from bbh.prediction.memory import peak_bytes
+from bbh.memory import peak_bytes
 
 
 class Task(NamedTuple):

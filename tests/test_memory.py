@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import bbh
-from bbh.prediction.memory import peak_bytes
+from bbh.memory import peak_bytes
 from scenarios import LSTMNet, SmallLeNet, TransformerNet, mlp
 
 VECTOR = 4000  # bytes of a thousand float32
