@@ -1,9 +1,7 @@
 """Turns a computation on rows of numbers into one loop over their columns, with a C++ compiler.
 
-The computation is written once, with torch's operations on whole rows. Executed by torch, each of
-its steps reads and writes memory. Here the steps are recorded and become the body of a C++ loop,
-which reads the inputs once and writes the results once. Compiling takes about a second.
-``torch.compile`` needs most of a minute for ten rows, and its loop is several times slower.
+Compiling takes about a second. ``torch.compile`` needs most of a minute for ten rows, and its loop
+is several times slower.
 """
 
 import ctypes
@@ -20,13 +18,10 @@ from pathlib import Path
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
+
+from bbh.divergences.recorder import ARITHMETIC, Computation, Language, record
 
 logger = logging.getLogger("bbh")
-
-Rows = list[Tensor]
-# From tables of rows to a row of terms, of which the sum is wanted, and rows of results.
-Computation = Callable[..., tuple[Tensor, Rows]]
 
 # Columns that are worth a thread of their own.
 _COLUMNS_PER_THREAD = 2**15
@@ -35,15 +30,8 @@ _SECONDS_TO_COMPILE = 120
 _VECTORS = ("-fno-math-errno", "-fno-trapping-math")
 _FLAGS = ("-O3", "-march=native", "-shared", "-fPIC", "-fopenmp-simd", *_VECTORS)
 
-# Torch's names of the operations that a computation may use. Of two numbers, minimum and maximum
-# always return one each, so that NaN is not lost.
-_EXPRESSIONS = {
-    "neg": "-{0}",
-    "add": "{0} + {1}",
-    "sub": "{0} - {1}",
-    "mul": "{0} * {1}",
-    "div": "{0} / {1}",
-    "__rdiv__": "{1} / {0}",
+# Of two numbers, minimum and maximum always return one each, so that NaN is not lost.
+_EXPRESSIONS = ARITHMETIC | {
     "minimum": "{0} < {1} ? {0} : {1}",
     "maximum": "{0} < {1} ? {1} : {0}",
     "gt": "{0} > {1} ? 1.0f : 0.0f",
@@ -53,6 +41,7 @@ _EXPRESSIONS = {
     "zeros_like": "0.0f",
     "empty_like": "0.0f",
 }
+_LANGUAGE = Language(_EXPRESSIONS, number="{!r}f", entry="table{table}[{row} * width + i]")
 
 # The standard library's logarithm works on one number at a time. This one, of positive numbers, is
 # that of the Cephes library: the exponent, and a polynomial of the mantissa.
@@ -135,7 +124,7 @@ def one_loop(computation: Computation, sizes: Sequence[int]) -> OneLoop | None:
 
     Args:
         computation: Takes tables, which are lists of rows, and returns a row of terms to be summed
-            and a list of rows. It may use the operations listed above.
+            and a list of rows.
         sizes: The number of rows of each table.
     """
     command = _compiler()
@@ -178,58 +167,10 @@ def _compiled(command: list[str], code: str) -> Callable[..., float]:
 
 def _written(computation: Computation, sizes: Sequence[int]) -> tuple[str, int]:
     """The computation in C++, and the number of rows that it returns."""
-    recorder = _Recorder()
-    tables = [
-        [recorder.input(f"table{table}[{row} * width + i]") for row in range(size)]
-        for table, size in enumerate(sizes)
-    ]
-    with recorder:
-        term, results = computation(*tables)
-    body = [f"const float {name} = {value};" for name, value in recorder.steps]
-    body += [
-        f"results[{row} * width + i] = {recorder.name(result)};"
-        for row, result in enumerate(results)
-    ]
-    body.append(f"sum += {recorder.name(term)};")
+    steps, term, results = record(computation, sizes, _LANGUAGE)
+    body = [f"const float {name} = {value};" for name, value in steps]
+    body += [f"results[{row} * width + i] = {name};" for row, name in enumerate(results)]
+    body.append(f"sum += {term};")
     pointers = [f"const float* __restrict__ table{i} = tables[{i}];" for i in range(len(sizes))]
     code = _TEMPLATE % {"tables": "\n    ".join(pointers), "body": "\n        ".join(body)}
     return code, len(results)
-
-
-class _Recorder(TorchFunctionMode):
-    """Writes down which operations are done while it is active, as C++ expressions.
-
-    Attributes:
-        steps: Names of numbers and the expressions that they are results of.
-    """
-
-    def __init__(self):
-        super().__init__()
-        self.steps: list[tuple[str, str]] = []
-        # Tensors are kept, since the address of a freed one may be that of another.
-        self._names: dict[int, tuple[str, Tensor]] = {}
-
-    def input(self, place: str) -> Tensor:
-        """A tensor that stands for the number at a place in memory."""
-        return self._record(torch.ones(1, device="cpu"), place)
-
-    def name(self, number: Tensor | float) -> str:
-        """What the number is called in C++."""
-        return self._names[id(number)][0] if isinstance(number, Tensor) else f"{float(number)!r}f"
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Tensor],
-        types: Sequence[type],
-        args: tuple[Tensor | float, ...] = (),
-        kwargs: dict[str, Tensor] | None = None,
-    ) -> Tensor:
-        """Does the operation and writes it down."""
-        expression = _EXPRESSIONS[func.__name__].format(*map(self.name, args))
-        return self._record(func(*args, **(kwargs or {})), expression)
-
-    def _record(self, result: Tensor, expression: str) -> Tensor:
-        name = f"x{len(self.steps)}"
-        self.steps.append((name, expression))
-        self._names[id(result)] = name, result
-        return result
