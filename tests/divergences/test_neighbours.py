@@ -1,17 +1,26 @@
 """The fused nearest-neighbour sums: Triton's interpreter against sorting in double precision."""
 
 import math
-import tempfile
 
 import pytest
 import torch
 
+<<<<<<< HEAD
 from bbh.divergences import neighbours_cpu
 from bbh.divergences.neighbours import sum_log_distances, sum_log_distances_plain
 from bbh.memory import peak_bytes
+=======
+from bbh.divergences import neighbours_cpu, neighbours_rows, one_loop
+from bbh.divergences.neighbours import (
+    neighbour_distance,
+    sum_log_distances,
+    sum_log_distances_plain,
+)
+>>>>>>> neighbours
 from interpreter import run_interpreted
 
 FLOOR = 1e-4
+needs_compiler = pytest.mark.skipif(one_loop._compiler() is None, reason="there is no C++ compiler")
 CASES = [
     (samples, prior, neighbours, weights)
     for samples, prior in (
@@ -23,12 +32,15 @@ CASES = [
         (8, 3),
         (16, 16),
         (5, 0),
+        (10, 0),
         (11, 0),
     )
-    for neighbours in ((1,) if prior else (1, 3))
-    for weights in (1, 33, 300)
+    for neighbours in ((1,) if prior else (1, 2, 3))
+    for weights in (1, 33, 150)
     if neighbours < samples
 ]
+# The interpreter takes seconds for the longest of the kernels.
+INTERPRETED = [case for case in CASES if case[3] == 150 and case[:2] != (16, 16)]
 
 
 def compare(fused, samples, prior, neighbours, weights):
@@ -64,61 +76,54 @@ def test_without_a_compiler():
     assert max(compare(neighbours_cpu.log_distances, *case) for case in CASES) < 1e-4
 
 
+@pytest.mark.parametrize("samples", range(2, 17))
+def test_any_neighbour_of_any_number_of_draws(samples):
+    for neighbours in range(1, samples):
+        assert compare(neighbours_cpu.log_distances, samples, 0, neighbours, 40) < 1e-4
+
+
 @pytest.fixture
 def compiling(monkeypatch):
     """Compiles whatever there is, and forgets afterwards what it found out about compilers."""
-    monkeypatch.setattr(neighbours_cpu, "_WORTH_COMPILING", 1)
+    monkeypatch.delenv("TORCH_COMPILE_DISABLE")
     neighbours_cpu._compiled.cache_clear()
-    # Nothing compiled earlier is taken; and torch cannot compile below a folder with blanks in its
-    # name, which the temporary one may have.
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
-        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", folder)
-        monkeypatch.setattr(tempfile, "tempdir", folder)
-        yield monkeypatch
+    yield monkeypatch
     neighbours_cpu._compiled.cache_clear()
 
 
-@pytest.mark.slow  # the C++ compiler takes most of a minute
-@pytest.mark.filterwarnings("ignore")  # torch.compile's own
-def test_with_a_compiler(compiling):
-    if not neighbours_cpu._compiled().usable:
-        pytest.skip("there is no C++ compiler")
-    for case in ((5, 0, 3, 300), (5, 5, 1, 300), (5, 5, 1, 33)):
-        assert compare(neighbours_cpu.log_distances, *case) < 1e-4
+@needs_compiler
+@pytest.mark.parametrize(
+    ("samples", "prior", "neighbours"),
+    [
+        (5, 0, 3),
+        (10, 0, 2),
+        (5, 5, 1),
+        # Each takes a second to compile.
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in ((2, 0, 1), (2, 1, 1), (5, 16, 1), (10, 10, 1), (11, 0, 10), (16, 0, 5))
+        ),
+    ],
+)
+def test_with_a_compiler(compiling, samples, prior, neighbours):
+    for weights in (1, 33, 300):
+        error = compare(neighbours_cpu.log_distances, samples, prior, neighbours, weights)
+        assert error < 1e-4
+    sizes = (samples, prior) if prior else (samples,)
+    assert neighbours_cpu._compiled(sizes, FLOOR, neighbours) is not None
+
+
+@needs_compiler
+def test_compiled_loop_sees_draws_that_are_no_numbers(compiling):
     assert hidden(neighbours_cpu.log_distances) == []
-    assert neighbours_cpu._compiled().usable
 
 
-def test_no_compiler_is_no_problem(compiling):
-    compiling.setattr(neighbours_cpu.shutil, "which", lambda name: None)
-    assert compare(neighbours_cpu.log_distances, 5, 0, 3, 33) < 1e-4
-    assert not neighbours_cpu._compiled().usable
-
-
-def test_nor_is_one_that_fails(compiling, caplog):
-    def broken(*args):
-        raise RuntimeError("no header files")
-
-    compiling.setattr(torch, "compile", lambda *args, **settings: broken)
-    with caplog.at_level("INFO", logger="bbh"):
-        assert compare(neighbours_cpu.log_distances, 5, 0, 3, 33) < 1e-4
-    assert "without torch.compile: no header files" in caplog.text
-
-
-def test_nothing_is_compiled_while_memory_is_measured(compiling):
-    calls = []
-
-    def compiled(*arguments):
-        calls.append(arguments)
-        return neighbours_cpu._terms(*arguments)
-
-    compiling.setattr(neighbours_cpu.shutil, "which", lambda name: name)
-    compiling.setattr(torch, "compile", lambda *arguments, **settings: compiled)
-    values = torch.randn(5, 33)
-    assert peak_bytes(lambda: neighbours_cpu.log_distances(values, None, FLOOR, 3)) > 0
-    assert calls == []
-    neighbours_cpu.log_distances(values, None, FLOOR, 3)
-    assert len(calls) == 1
+def test_other_precisions_are_not_compiled(compiling):
+    values = torch.randn(5, 33, dtype=torch.float64)
+    total, gradient = neighbours_cpu.log_distances(values, None, FLOOR, 3)
+    assert gradient.dtype == torch.float64
+    assert total.item() == pytest.approx(sum_log_distances_plain(values, None, FLOOR, 3).item())
+    assert neighbours_cpu._compiled.cache_info().currsize == 0
 
 
 def test_blocks_are_put_together(monkeypatch):
@@ -130,7 +135,7 @@ def test_blocks_are_put_together(monkeypatch):
 def test_network_sorts_every_order_of_zeros_and_ones(size):
     # The zero-one principle (Knuth): what sorts those sorts everything.
     rows = list(torch.arange(2**size).unsqueeze(0) >> torch.arange(size).unsqueeze(1) & 1)
-    for low, high in neighbours_cpu.network(size):
+    for low, high in neighbours_rows.network(size):
         rows[low], rows[high] = (
             torch.minimum(rows[low], rows[high]),
             torch.maximum(rows[low], rows[high]),
@@ -154,7 +159,7 @@ def test_triton_kernel_through_its_interpreter():
         "import warnings\n"
         "from divergences.test_neighbours import *\n"
         "from bbh.divergences.neighbours_triton import log_distances\n"
-        "print(max(compare(log_distances, *case) for case in CASES))\n"
+        "print(max(compare(log_distances, *case) for case in INTERPRETED))\n"
         "warnings.simplefilter('ignore')\n"  # NumPy's, of infinite differences
         "print(hidden(log_distances))"
     ).splitlines()
@@ -166,6 +171,28 @@ def test_triton_kernel_through_its_interpreter():
 def test_draws_that_are_no_numbers_are_seen():
     assert hidden(lambda *arguments: (sum_log_distances_plain(*arguments),)) == []
     assert hidden(neighbours_cpu.log_distances) == []
+
+
+def by_scale(fused, neighbours):
+    """For draws of which many are equal, both sides of Σ x·gradient = Σ ν²/(ν² + floor²).
+
+    It is the slope of the sum when all draws are scaled, whichever of several equally near
+    neighbours was taken.
+    """
+    values = torch.randint(4, (10, 200)).float()
+    slope = (values * fused(values, None, 0.5, neighbours)[1]).sum(0)
+    squared = neighbour_distance(values.sort(0).values, neighbours).square()
+    return slope, (squared / (squared + 0.25)).sum(0)
+
+
+@pytest.mark.parametrize("neighbours", [1, 2, 5, 9])
+def test_equal_draws_have_a_gradient(neighbours):
+    torch.testing.assert_close(*by_scale(neighbours_cpu.log_distances, neighbours))
+
+
+@needs_compiler
+def test_equal_draws_have_a_gradient_in_the_compiled_loop(compiling):
+    torch.testing.assert_close(*by_scale(neighbours_cpu.log_distances, 2))
 
 
 def test_equal_draws_stay_finite():

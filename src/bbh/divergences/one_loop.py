@@ -1,0 +1,176 @@
+"""Turns a computation on rows of numbers into one loop over their columns, with a C++ compiler.
+
+Compiling takes about a second. ``torch.compile`` needs most of a minute for ten rows, and its loop
+is several times slower.
+"""
+
+import ctypes
+import logging
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from bbh.divergences.recorder import ARITHMETIC, Computation, Language, record
+
+logger = logging.getLogger("bbh")
+
+# Columns that are worth a thread of their own.
+_COLUMNS_PER_THREAD = 2**15
+_SECONDS_TO_COMPILE = 120
+# Otherwise square roots and choices would keep the compiler from computing with vectors.
+_VECTORS = ("-fno-math-errno", "-fno-trapping-math")
+_FLAGS = ("-O3", "-march=native", "-shared", "-fPIC", "-fopenmp-simd", *_VECTORS)
+
+# Of two numbers, minimum and maximum always return one each, so that NaN is not lost.
+_EXPRESSIONS = ARITHMETIC | {
+    "minimum": "{0} < {1} ? {0} : {1}",
+    "maximum": "{0} < {1} ? {1} : {0}",
+    "gt": "{0} > {1} ? 1.0f : 0.0f",
+    "lerp": "{2} != 0.0f ? {1} : {0}",  # weights must be zero or one
+    "log": "logarithm({0})",
+    "sqrt": "std::sqrt({0})",
+    "zeros_like": "0.0f",
+    "empty_like": "0.0f",
+}
+_LANGUAGE = Language(_EXPRESSIONS, number="{!r}f", entry="table{table}[{row} * width + i]")
+
+# The standard library's logarithm works on one number at a time. This one, of positive numbers, is
+# that of the Cephes library: the exponent, and a polynomial of the mantissa.
+_TEMPLATE = """
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+static inline float logarithm(float x) {
+    int32_t bits;
+    std::memcpy(&bits, &x, 4);
+    // The bits of sqrt(1/2) are subtracted: the mantissa is between that and sqrt(2).
+    const int32_t exponent = (bits - 0x3f3504f3) >> 23;
+    bits -= exponent * (1 << 23);
+    float y;
+    std::memcpy(&y, &bits, 4);
+    y -= 1.0f;
+    float p = 7.0376836292e-2f;
+    p = p * y - 1.1514610310e-1f;
+    p = p * y + 1.1676998740e-1f;
+    p = p * y - 1.2420140846e-1f;
+    p = p * y + 1.4249322787e-1f;
+    p = p * y - 1.6668057665e-1f;
+    p = p * y + 2.0000714765e-1f;
+    p = p * y - 2.4999993993e-1f;
+    p = p * y + 3.3333331174e-1f;
+    // x - x is NaN if x is NaN or infinite, else zero.
+    return y + (p * y - 0.5f) * y * y + exponent * 0.69314718f + (x - x);
+}
+
+extern "C" double run(const float* const* tables, float* __restrict__ results,
+                      int64_t width, int64_t first, int64_t last) {
+    %(tables)s
+    double sum = 0;
+    #pragma omp simd reduction(+ : sum)
+    for (int64_t i = first; i < last; i++) {
+        %(body)s
+    }
+    return sum;
+}
+"""
+
+
+class OneLoop:
+    """A computation compiled into one loop.
+
+    Args:
+        run: The compiled function.
+        num_results: The number of rows of results.
+    """
+
+    def __init__(self, run: Callable[..., float], num_results: int):
+        self._run = run
+        self._num_results = num_results
+
+    def __call__(self, *tables: Float[Tensor, "_ D"]) -> tuple[Float[Tensor, ""], Tensor]:
+        """The sum of all terms, and the rows of results; tables are in single precision."""
+        tables = tuple(table.contiguous() for table in tables)
+        width = tables[0].shape[1]
+        results = tables[0].new_empty(self._num_results, width)
+        places = (ctypes.c_void_p * len(tables))(*(table.data_ptr() for table in tables))
+
+        def run(first: int, last: int) -> float:
+            return self._run(places, results.data_ptr(), width, first, last)
+
+        parts = max(1, min(torch.get_num_threads(), width // _COLUMNS_PER_THREAD))
+        if parts == 1:
+            total = run(0, width)
+        else:
+            edges = [width * part // parts for part in range(parts + 1)]
+            with ThreadPoolExecutor(parts) as pool:
+                total = sum(pool.map(run, edges[:-1], edges[1:]))
+        return results.new_tensor(total), results
+
+
+def one_loop(computation: Computation, sizes: Sequence[int]) -> OneLoop | None:
+    """Compiles a computation; None if that is not possible, say because there is no compiler.
+
+    ``TORCH_COMPILE_DISABLE=1`` in the environment switches it off.
+
+    Args:
+        computation: Takes tables, which are lists of rows, and returns a row of terms to be summed
+            and a list of rows.
+        sizes: The number of rows of each table.
+    """
+    command = _compiler()
+    if command is None or os.environ.get("TORCH_COMPILE_DISABLE") == "1":
+        return None
+    code, num_results = _written(computation, sizes)
+    try:
+        return OneLoop(_compiled(command, code), num_results)
+    except (OSError, subprocess.SubprocessError) as error:  # compilers fail in many ways
+        reason = getattr(error, "stderr", None) or error
+        logger.info("nearest neighbours without a compiled loop: %s", reason)
+        return None
+
+
+def _compiler() -> list[str] | None:
+    """The command that starts a C++ compiler: what CXX names, else one of the usual two."""
+    chosen = shlex.split(os.environ.get("CXX", ""))
+    commands = [chosen] if chosen else [["g++"], ["clang++"]]
+    return next((command for command in commands if shutil.which(command[0])), None)
+
+
+def _compiled(command: list[str], code: str) -> Callable[..., float]:
+    # Once loaded, the library needs no file.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        source, library = Path(folder, "loop.cpp"), Path(folder, "loop.so")
+        source.write_text(code)
+        subprocess.run(
+            [*command, *_FLAGS, str(source), "-o", str(library)],
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS_TO_COMPILE,
+        )
+        run = ctypes.CDLL(str(library)).run
+    place, number = ctypes.c_void_p, ctypes.c_int64
+    run.argtypes = [ctypes.POINTER(place), place, number, number, number]
+    run.restype = ctypes.c_double
+    return run
+
+
+def _written(computation: Computation, sizes: Sequence[int]) -> tuple[str, int]:
+    """The computation in C++, and the number of rows that it returns."""
+    steps, term, results = record(computation, sizes, _LANGUAGE)
+    body = [f"const float {name} = {value};" for name, value in steps]
+    body += [f"results[{row} * width + i] = {name};" for row, name in enumerate(results)]
+    body.append(f"sum += {term};")
+    pointers = [f"const float* __restrict__ table{i} = tables[{i}];" for i in range(len(sizes))]
+    code = _TEMPLATE % {"tables": "\n    ".join(pointers), "body": "\n        ".join(body)}
+    return code, len(results)
