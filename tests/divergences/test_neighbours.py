@@ -5,18 +5,12 @@ import math
 import pytest
 import torch
 
-<<<<<<< HEAD
-from bbh.divergences import neighbours_cpu
-from bbh.divergences.neighbours import sum_log_distances, sum_log_distances_plain
-from bbh.memory import peak_bytes
-=======
 from bbh.divergences import neighbours_cpu, neighbours_rows, one_loop
 from bbh.divergences.neighbours import (
     neighbour_distance,
     sum_log_distances,
     sum_log_distances_plain,
 )
->>>>>>> neighbours
 from interpreter import run_interpreted
 
 FLOOR = 1e-4
