@@ -94,7 +94,7 @@ class Categorical(Likelihood[ClassPredictive]):
     class_weights: Sequence[float] | Tensor | NDArray[Any] | None = None
     weight_of_class: Tensor = field(init=False, repr=False)
 
-    prior_scale: ClassVar[float] = 8.0
+    prior_scale: ClassVar[float] = 5.0
 
     def __post_init__(self):
         super().__init__()
@@ -185,7 +185,7 @@ class Bernoulli(Likelihood[ClassPredictive]):
 
     positive_weight: float = 1.0
 
-    prior_scale: ClassVar[float] = 8.0
+    prior_scale: ClassVar[float] = 5.0
 
     def __post_init__(self):
         super().__init__()

@@ -437,8 +437,11 @@ class Centred(Prior):
         object.__setattr__(self, "has_density", self.prior.has_density)
 
     @staticmethod
-    def on(network: nn.Module, prior: Prior) -> "Centred":
-        """Centres a prior on the current weights of a network."""
+    def on(network: nn.Module, prior: Prior = Normal(0.1)) -> "Centred":
+        """Centres a prior on the current weights of a network.
+
+        The default is narrow: a posterior around a trained network then keeps its accuracy.
+        """
         return Centred(dict(network.named_parameters()), prior)
 
     def for_shapes(self, shapes: Shapes) -> "Centred":
