@@ -437,12 +437,12 @@ class Centred(Prior):
         object.__setattr__(self, "has_density", self.prior.has_density)
 
     @staticmethod
-    def on(network: nn.Module, prior: Prior = Normal(0.1)) -> "Centred":
+    def on(network: nn.Module, prior: Prior | None = None) -> "Centred":
         """Centres a prior on the current weights of a network.
 
-        The default is narrow: a posterior around a trained network then keeps its accuracy.
+        The default is ``Normal(0.1)``: a posterior around a trained network should stay near it.
         """
-        return Centred(dict(network.named_parameters()), prior)
+        return Centred(dict(network.named_parameters()), prior or Normal(0.1))
 
     def for_shapes(self, shapes: Shapes) -> "Centred":
         """The same prior, where the other prior knows the shapes."""
