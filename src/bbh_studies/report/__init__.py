@@ -1,7 +1,7 @@
 """Reports: tables and figures from records, as one HTML page and its Markdown twin."""
 
-from bbh_studies.report.page import markdown_table, write_report
+from bbh_studies.report.page import findings, markdown_table, write_report
 from bbh_studies.report.training_table import training_table
 from bbh_studies.report.weight_table import inspection_table
 
-__all__ = ["inspection_table", "markdown_table", "training_table", "write_report"]
+__all__ = ["findings", "inspection_table", "markdown_table", "training_table", "write_report"]
