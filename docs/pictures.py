@@ -17,6 +17,7 @@ from bbh_studies.problems.toy.data import INSIDE
 from bbh_studies.record import FILE_NAME, Record
 from bbh_studies.report.attack_figures import panels
 from bbh_studies.report.collect import collect
+from bbh_studies.report.drawing import svg_uri
 from bbh_studies.report.toy_figures import draw_functions, with_functions
 
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#777777"  # Okabe and Ito's colour-blind-safe set
@@ -123,8 +124,7 @@ def attacks() -> None:
         for picture in panels(group)[0]:
             for attack in ("fgsm", "pgd"):
                 if picture.alt.startswith(ATTACK_TITLES[attack]):
-                    content = base64.b64decode(picture.uri.partition("base64,")[2])
-                    (ASSETS / f"attacks-{network}-{attack}.svg").write_bytes(content)
+                    _write(f"attacks-{network}-{attack}.svg", picture.uri)
 
 
 def toy() -> None:
@@ -142,7 +142,6 @@ def toy() -> None:
         distance = runs.first.record.metrics["distance_to_nuts"]
         title = "exact posterior" if runs.is_reference else f"{runs.title}: {distance:.1f} away"
         axis.set(title=title, xticks=[-6, -4, 0, 4, 6])
-        # The data lie between the two lines.
         for edge in (-INSIDE, INSIDE):
             axis.axvline(edge, color=GREY, lw=0.6, ls=":")
         axis.spines[["right", "top"]].set_visible(False)
@@ -152,11 +151,16 @@ def toy() -> None:
         last.plot([], [], "--", color="#444444", label="x³")[0],
         last.plot([], [], color=GREY, label="mean of the functions")[0],
         last.fill_between([], [], [], color=GREY, alpha=0.3, label="1, 2, 3 standard deviations"),
-        last.plot([], [], ":", color=GREY, lw=0.6, label="range of the data")[0],
+        last.plot([], [], ":", color=GREY, lw=0.6, label="inputs were drawn between these")[0],
     ]
     last.legend(handles=lines, loc="center", frameon=False)
     figure.tight_layout()
-    figure.savefig(ASSETS / "toy.svg", metadata={"Date": None})
+    _write("toy.svg", svg_uri(figure))
+
+
+def _write(name: str, uri: str) -> None:
+    """Writes the content of a data URI into the folder of pictures."""
+    (ASSETS / name).write_bytes(base64.b64decode(uri.partition("base64,")[2]))
 
 
 def _noise(axis: Axes) -> None:
