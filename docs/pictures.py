@@ -13,9 +13,12 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import bbh
 from bbh_studies.attack_columns import ATTACK_TITLES
+from bbh_studies.problems.toy.data import INSIDE
 from bbh_studies.record import FILE_NAME, Record
 from bbh_studies.report.attack_figures import panels
 from bbh_studies.report.collect import collect
+from bbh_studies.report.drawing import svg_uri
+from bbh_studies.report.toy_figures import draw_functions, with_functions
 
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#777777"  # Okabe and Ito's colour-blind-safe set
 ASSETS = Path(__file__).parent / "assets"
@@ -28,6 +31,7 @@ def main() -> None:
     speed()
     floor()
     attacks()
+    toy()
     idea()
 
 
@@ -120,8 +124,43 @@ def attacks() -> None:
         for picture in panels(group)[0]:
             for attack in ("fgsm", "pgd"):
                 if picture.alt.startswith(ATTACK_TITLES[attack]):
-                    content = base64.b64decode(picture.uri.partition("base64,")[2])
-                    (ASSETS / f"attacks-{network}-{attack}.svg").write_bytes(content)
+                    _write(f"attacks-{network}-{attack}.svg", picture.uri)
+
+
+def toy() -> None:
+    """The functions that each method finds plausible for x³, the exact posterior first."""
+    folder = Path(__file__).parents[1] / "results" / "toy" / "corrected"
+    if not folder.exists():
+        print(f"no toy.svg: there are no records in {folder}.")
+        return
+    (group,) = collect([folder])
+    rows = sorted(with_functions(group), key=lambda one: not one[0].is_reference)
+    figure, axes = plt.subplots(2, 4, figsize=(13, 6), sharex=True, sharey=True)
+    *places, last = axes.flat
+    for axis, (runs, style, arrays) in zip(places, rows, strict=True):
+        draw_functions(axis, style, arrays)
+        distance = runs.first.record.metrics["distance_to_nuts"]
+        title = "exact posterior" if runs.is_reference else f"{runs.title}: {distance:.1f} away"
+        axis.set(title=title, xticks=[-6, -4, 0, 4, 6])
+        for edge in (-INSIDE, INSIDE):
+            axis.axvline(edge, color=GREY, lw=0.6, ls=":")
+        axis.spines[["right", "top"]].set_visible(False)
+    last.axis("off")
+    lines = [
+        last.plot([], [], ".", color="black", label="data: x³ + noise")[0],
+        last.plot([], [], "--", color="#444444", label="x³")[0],
+        last.plot([], [], color=GREY, label="mean of the functions")[0],
+        last.fill_between([], [], [], color=GREY, alpha=0.3, label="1, 2, 3 standard deviations"),
+        last.plot([], [], ":", color=GREY, lw=0.6, label="inputs were drawn between these")[0],
+    ]
+    last.legend(handles=lines, loc="center", frameon=False)
+    figure.tight_layout()
+    _write("toy.svg", svg_uri(figure))
+
+
+def _write(name: str, uri: str) -> None:
+    """Writes the content of a data URI into the folder of pictures."""
+    (ASSETS / name).write_bytes(base64.b64decode(uri.partition("base64,")[2]))
 
 
 def _noise(axis: Axes) -> None:

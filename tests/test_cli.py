@@ -304,6 +304,9 @@ def test_the_demo_compares_all_six_methods_and_reports(tmp_path):
         found = [record.method for record in records if record.study == study]
         assert sorted(found) == sorted(methods)
     assert {record.seed for record in records} == {5}
+    said = " ".join(result.output.split())
+    assert "has the lowest distance of the mean from the true curve" in said
+    assert "Bayes by Hypernet is behind in:" in said
     page = tmp_path / "report.html"
     assert result.output.splitlines()[-1] == f"Report: {page}"
     assert page.exists()

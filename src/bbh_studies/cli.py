@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 
 from bbh.version import __version__
-from bbh_studies.report import write_report
+from bbh_studies.report import findings, write_report
 from bbh_studies.run.plan import check_before, plan
 from bbh_studies.run.run import Run
 from bbh_studies.studies import STUDIES, find_study
@@ -392,6 +392,8 @@ def _finish(runs: Sequence[Run], train: Callable[[], Any], again: Sequence[str])
         for table in results_tables(outcome.records, console):
             console.print(table)
         console.print(runs[0].study.columns, highlight=False)
+        for text in findings(outcome.records):
+            console.print(f"- {text}", highlight=False, markup=False)
     return [f"{runs[0].study.name} {failure.run.title}" for failure in outcome.failures]
 
 

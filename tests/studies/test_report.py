@@ -21,7 +21,7 @@ from bbh_studies.report.collect import Entry, collect, group
 from bbh_studies.report.drawing import figure_style, legend_below, new_axes
 from bbh_studies.report.published import published
 from bbh_studies.report.reproduce import command
-from bbh_studies.report.summary import caveats, findings
+from bbh_studies.report.summary import behind, caveats, findings
 from bbh_studies.report.tables import Mark, build_table, compare
 from bbh_studies.statistic import Statistic
 from bbh_studies.studies import row_titles
@@ -131,6 +131,27 @@ def test_the_reference_is_never_the_best():
     table = table_of(*records)
     assert [v for v, cell in cells(table, "rmse").items() if cell.best] == ["bbh"]
     assert findings(table)[0].startswith("Bayes by Hypernet has the lowest")
+
+
+def test_the_summary_lists_where_bayes_by_hypernet_is_behind():
+    values = {"map": (1.0, 3.0, 5.0), "mnf": (2.0, 1.0, 5.0), "bbh": (3.0, 2.0, 4.0)}
+    names = ("rmse", "nll", "distance_to_nuts")
+    records = [
+        make_record(variant, study="toy", metrics=dict(zip(names, numbers, strict=True)))
+        for variant, numbers in {**values, "nuts": (0.0, 0.0, 0.0)}.items()
+    ]
+    # Not in the last column, and not behind the reference, which is no method to choose.
+    assert findings(table_of(*records))[-1] == (
+        "Bayes by Hypernet is behind in: RMSE 3.0 (MAP 1.0); NLL 2.0000 (MNF 1.0000)."
+    )
+    assert behind(table_of(records[0], records[1])) == ""
+    # With a better row of its own it is not behind.
+    better = dataclasses.replace(
+        records[2],
+        config={**records[2].config, "epochs": 2},
+        metrics={"rmse": 0.5, "nll": 0.5, "distance_to_nuts": 4.0},
+    )
+    assert behind(table_of(*records, better)) == ""
 
 
 def test_numbers_that_are_not_finite_are_said_and_not_ranked():

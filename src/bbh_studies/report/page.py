@@ -105,6 +105,15 @@ def markdown_table(records: Sequence[Record], study: str, preset: str, *problem:
     return str(text).strip() + f"{note}\n"
 
 
+def findings(records: Sequence[Record]) -> list[str]:
+    """What the records of one study and preset say, a sentence for each finding."""
+    return [
+        text
+        for one in group([Entry(record) for record in records])
+        for text in _section(one).findings
+    ]
+
+
 def slug(text: str) -> str:
     """A name for anchors.
 

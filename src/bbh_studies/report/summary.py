@@ -1,12 +1,13 @@
 """Sentences about a study, each made from its records and no stronger than they are."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from bbh_studies.columns import METRICS
-from bbh_studies.report.collect import Group
+from bbh_studies.metric import Metric
+from bbh_studies.report.collect import Group, Runs
 from bbh_studies.report.reproduce import hardware_words, known_data
-from bbh_studies.report.tables import Mark, Table
+from bbh_studies.report.tables import Cell, Mark, Table
 
 # Metric → what its best row is said to have.
 _CLAIMS = {
@@ -17,11 +18,31 @@ _CLAIMS = {
     "rmse": "lowest distance of the mean from the true curve (RMSE)",
     "distance_to_nuts": "predictions closest to the reference chain (NUTS)",
 }
+_OURS = "bbh"
 
 
 def findings(table: Table) -> list[str]:
-    """Sentences that say which row is best at what."""
-    return [text for name in _CLAIMS if (text := _finding(table, name))]
+    """Sentences that say which row is best at what, and where Bayes by Hypernet is not."""
+    best = [text for name in _CLAIMS if (text := _finding(table, name))]
+    return [*best, *filter(None, [behind(table)])]
+
+
+def behind(table: Table) -> str:
+    """Every column in which another row is better than Bayes by Hypernet; empty if there is none.
+
+    If Bayes by Hypernet has several rows, its best one counts.
+    """
+    found: list[str] = []
+    for column in table.columns:
+        cells = _ranked(table, column.name)
+        ours = {runs: cell for runs, cell in cells.items() if runs.variant == _OURS}
+        if not ours or not any(cell.best for cell in cells.values()):
+            continue
+        if any(cell.best for cell in ours.values()):
+            continue
+        own, top = _first(ours, column), _first(cells, column)
+        found.append(f"{column.title} {own[1].text} ({top[0].full_title} {top[1].text})")
+    return f"Bayes by Hypernet is behind in: {'; '.join(found)}." if found else ""
 
 
 def against_paper(table: Table) -> str:
@@ -88,17 +109,12 @@ def caveats(group: Group, table: Table) -> list[str]:
 
 
 def _finding(table: Table, name: str) -> str:
-    cells = {
-        runs: cell
-        for runs, cell in table.column(name).items()
-        if not runs.is_reference and math.isfinite(cell.statistic.mean)
-    }
-    best = [runs for runs, cell in cells.items() if cell.best]
+    cells = _ranked(table, name)
+    best = {runs: cell for runs, cell in cells.items() if cell.best}
     if not best:
         return ""
     column = METRICS[name]
-    choose = min if column.better == "low" else max
-    top = choose(best, key=lambda runs: cells[runs].statistic.mean)
+    top, _ = _first(best, column)
     unit = f" {column.unit}" if column.unit else ""
     tied = [runs.full_title for runs in best if runs != top]
     noise = "noise of the seeds" if cells[top].statistic.std is not None else "rounding"
@@ -109,6 +125,20 @@ def _finding(table: Table, name: str) -> str:
     if name == "outlier_entropy_auc" and inside:
         text += f" On test images its entropy AUC is {inside.text}, where high is good."
     return text
+
+
+def _ranked(table: Table, name: str) -> dict[Runs, Cell]:
+    """The cells of a column that can be compared: references and broken runs are left out."""
+    return {
+        runs: cell
+        for runs, cell in table.column(name).items()
+        if not runs.is_reference and math.isfinite(cell.statistic.mean)
+    }
+
+
+def _first(cells: Mapping[Runs, Cell], column: Metric) -> tuple[Runs, Cell]:
+    choose = min if column.better == "low" else max
+    return choose(cells.items(), key=lambda one: one[1].statistic.mean)
 
 
 def _seeds(counts: Sequence[int]) -> str:

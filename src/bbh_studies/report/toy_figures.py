@@ -3,12 +3,13 @@
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 
 from bbh_studies.columns import METRICS
 from bbh_studies.report import drawing
 from bbh_studies.report.collect import Group, Runs
 from bbh_studies.report.drawing import Style
-from bbh_studies.report.figures import Picture, with_arrays
+from bbh_studies.report.figures import Drawn, Picture, with_arrays
 
 _NEEDED = ("grid", "mean", "std")
 # The paper cuts its panels at ±100; posteriors that are wide outside the data need more room.
@@ -19,20 +20,25 @@ _LIMIT = 250.0
 def panels(group: Group) -> list[Picture]:
     """One panel for each row that has functions on a grid."""
     with drawing.figure_style():
-        drawn = [one for one in with_arrays(group, *_NEEDED) if one[2]["grid"].ndim == 1]
-        return [_panel(runs, style, arrays, group.preset) for runs, style, arrays in drawn]
+        return [_panel(*one, group.preset) for one in with_functions(group)]
 
 
-def _panel(runs: Runs, style: Style, arrays: dict[str, np.ndarray], preset: str) -> Picture:
-    limit = _LIMITS.get(preset, _LIMIT)
-    values = runs.first.record.metrics
-    shown = [
-        f"{METRICS[name].title} {METRICS[name].format(values[name])}"
-        for name in ("rmse", "distance_to_nuts")
-        if name in values
-    ]
-    title = "\n".join([runs.label, *([", ".join(shown)] if shown else [])])
-    figure, axes = drawing.new_axes(3.6, 3.1, title=title, xlabel="x", ylabel="y")
+def with_functions(group: Group) -> list[Drawn]:
+    """The rows that have functions on a grid, with their styles and arrays."""
+    return [one for one in with_arrays(group, *_NEEDED) if one[2]["grid"].ndim == 1]
+
+
+def draw_functions(
+    axes: Axes, style: Style, arrays: dict[str, np.ndarray], limit: float = _LIMIT
+) -> None:
+    """Mean and bands of one, two and three standard deviations, the true curve and the data.
+
+    Args:
+        axes: Where to draw.
+        style: Gives the colour.
+        arrays: What ``measures.figure_arrays`` made.
+        limit: The y axis reaches as far up and down.
+    """
     kept = drawing.thin(np.arange(len(arrays["grid"])))
     curve = {name: np.asarray(arrays[name], dtype=float)[kept] for name in _NEEDED}
     grid, mean, std = curve["grid"], curve["mean"], curve["std"]
@@ -45,6 +51,18 @@ def _panel(runs: Runs, style: Style, arrays: dict[str, np.ndarray], preset: str)
     if {"train_x", "train_y"} <= arrays.keys():
         axes.plot(arrays["train_x"].ravel(), arrays["train_y"].ravel(), "k.", markersize=5)
     axes.set(ylim=(-limit, limit), xlim=(grid[0], grid[-1]))
+
+
+def _panel(runs: Runs, style: Style, arrays: dict[str, np.ndarray], preset: str) -> Picture:
+    values = runs.first.record.metrics
+    shown = [
+        f"{METRICS[name].title} {METRICS[name].format(values[name])}"
+        for name in ("rmse", "distance_to_nuts")
+        if name in values
+    ]
+    title = "\n".join([runs.label, *([", ".join(shown)] if shown else [])])
+    figure, axes = drawing.new_axes(3.6, 3.1, title=title, xlabel="x", ylabel="y")
+    draw_functions(axes, style, arrays, _LIMITS.get(preset, _LIMIT))
     return Picture(
         drawing.svg_uri(figure),
         "",

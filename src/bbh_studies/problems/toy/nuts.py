@@ -1,24 +1,12 @@
-"""The exact posterior of a small network by the No-U-Turn sampler, to judge methods by.
-
-    U(w) = −Σ_n log p(y_n | x_n, w) − log p(w)
-
-is the potential that NUTS, Hoffman & Gelman (2014), samples from, in Pyro. The weights of a network
-are not identified, since hidden units permute and their signs and scales trade off. *Functions* are
-identified, so convergence is judged on predictions.
-"""
+"""The No-U-Turn sampler, Hoffman & Gelman (2014), by Pyro, and whether its chains agree."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
-
-from bbh.likelihoods import Likelihood
-from bbh.methods import maximum_a_posteriori
-from bbh.priors import Prior
-from bbh.samples import Params, flatten, unflatten
+from torch import Tensor
 
 _EXTRA = "sampling the reference posterior needs Pyro: pip install 'bayes-by-hypernet[reference]'."
 
@@ -28,7 +16,7 @@ class NutsSettings:
     """How long and how finely to sample.
 
     Attributes:
-        chains: Number of independent chains, each started from a draw of the prior.
+        chains: Number of independent chains.
         warmup: Steps that adapt step size and mass matrix; they are thrown away.
         draws: Draws kept per chain, after thinning.
         thin: Steps per kept draw.
@@ -51,77 +39,61 @@ DEFAULT_SETTINGS = NutsSettings()
 
 @dataclass(frozen=True)
 class NutsDraws:
-    """Weights from the posterior, and how sampling went.
+    """Draws from a density, and how sampling went.
 
     Attributes:
-        samples: ``{name: [chains · draws, *shape]}``, chain after chain: ordinary weight samples.
-        chains: How many chains these are.
+        values: The draws of every chain.
         divergences: Steps of all chains whose energy error was too large.
         seconds: Processor time, which other programs do not prolong.
     """
 
-    samples: Params
-    chains: int
+    values: Float[Tensor, "chains draws dimensions"]
     divergences: int
     seconds: float
 
 
 def nuts(
-    network: nn.Module,
-    likelihood: Likelihood[Any],
-    prior: Prior,
-    inputs: Tensor,
-    targets: Tensor,
+    potential: Callable[[Float[Tensor, " dimensions"]], Tensor],
+    make_start: Callable[[], Float[Tensor, " dimensions"]],
     settings: NutsSettings = DEFAULT_SETTINGS,
 ) -> NutsDraws:
-    """Draws a network's trainable parameters from their posterior, in double precision.
+    """Draws from the density exp(−U).
 
     Args:
-        network: Read, never changed; its own values do not matter.
-        likelihood: It is not trained: parameters of its own keep their values.
-        prior: A prior with a density.
-        inputs: All training inputs.
-        targets: All training targets.
+        potential: U, up to a constant.
+        make_start: Draws the point at which a chain starts.
         settings: How long to sample.
     """
     try:
         from pyro.infer import MCMC, NUTS
     except ImportError as error:
         raise ImportError(_EXTRA) from error
+
+    def of_sites(sites: dict[str, Tensor]) -> Tensor:
+        return potential(sites["values"])
+
     started = time.process_time()
-    # The posterior object evaluates the network with given weights; its estimate is not used.
-    posterior = maximum_a_posteriori(network, likelihood, prior).double()
-    shapes = posterior.weights.shapes
-    inputs, targets = inputs.double(), targets.double()
-
-    def potential(sites: dict[str, Tensor]) -> Tensor:
-        samples = unflatten(sites["weights"].unsqueeze(0), shapes)
-        log_likelihood = posterior.likelihood.log_prob(posterior(inputs, samples), targets).sum()
-        return -log_likelihood - prior.log_density(samples, shapes).sum()
-
     chains: list[Tensor] = []
     divergences = 0
     with torch.random.fork_rng(devices=[]):
         for chain in range(settings.chains):
             torch.default_generator.manual_seed(settings.seed * 1000 + chain)
             kernel = NUTS(
-                potential_fn=potential,
+                potential_fn=of_sites,
                 max_tree_depth=settings.max_tree_depth,
                 target_accept_prob=settings.acceptance,
             )
-            start = flatten(prior.sample_like(posterior.sample(1), shapes, 1), shapes)[0]
             run = MCMC(
                 kernel,
                 num_samples=settings.draws * settings.thin,
                 warmup_steps=settings.warmup,
-                initial_params={"weights": start},
+                initial_params={"values": make_start()},
                 disable_progbar=True,
             )
             run.run()
-            chains.append(run.get_samples()["weights"][settings.thin - 1 :: settings.thin])
+            chains.append(run.get_samples()["values"][settings.thin - 1 :: settings.thin])
             divergences += len(run.diagnostics()["divergences"]["chain 0"])
-    samples = unflatten(torch.cat(chains), shapes)
-    return NutsDraws(samples, settings.chains, divergences, time.process_time() - started)
+    return NutsDraws(torch.stack(chains), divergences, time.process_time() - started)
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,13 @@ from torch import Tensor
 
 import bbh
 from bbh.predictive import RegressionPredictive
-from bbh.priors import Normal
 from bbh.samples import Params
 from bbh.training.display import Display
 from bbh.training.history import History
 from bbh_studies.problems.toy.data import ToyData, load_toy
 from bbh_studies.problems.toy.measures import distances, figure_arrays, measure
 from bbh_studies.problems.toy.reference import Reference, read_reference, sample_reference
-from bbh_studies.problems.toy.study import Toy, toy_network
+from bbh_studies.problems.toy.study import Toy
 from bbh_studies.record import Record
 from bbh_studies.run.leftovers import leave_behind
 from bbh_studies.run.run import Run
@@ -70,11 +69,10 @@ def train_and_measure(
     )
     leave_behind(run, trained.posterior, data.grid)
     predictive = _predict(trained.posterior, data, problem.prediction_samples)
-    prior_scale = run.config.prior.prior_scale
-    reference = read_reference(problem.noise_scale, prior_scale)
+    reference = read_reference(problem, run.config.prior)
     found = measure(predictive, data) | trained.effort
     if reference is not None:
-        exact = _predict_reference(reference, data, prior_scale)
+        exact = _predict_reference(reference, problem, data)
         found |= distances(predictive, exact, data)
     return _write(run, data, predictive, found, _thinned(trained.history))
 
@@ -86,12 +84,10 @@ def _toy(run: Run) -> Toy:
 
 
 def _record_reference(run: Run, method: Nuts, data: ToyData) -> Record:
-    prior_scale = run.config.prior.prior_scale
-    reference = None
-    if not method.refresh_reference:
-        reference = read_reference(data.noise_scale, prior_scale)
-    reference = reference or sample_reference(data, prior_scale)
-    predictive = _predict_reference(reference, data, prior_scale)
+    problem, prior = _toy(run), run.config.prior
+    reference = None if method.refresh_reference else read_reference(problem, prior)
+    reference = reference or sample_reference(problem, prior)
+    predictive = _predict_reference(reference, problem, data)
     about, settings = reference.about, reference.about["settings"]
     steps = settings["chains"] * (settings["warmup"] + settings["draws"] * settings["thin"])
     # The distance between two halves of the chains: that of samples of the same distribution.
@@ -110,12 +106,9 @@ def _record_reference(run: Run, method: Nuts, data: ToyData) -> Record:
     return _write(run, data, predictive, found, [])
 
 
-def _predict_reference(
-    reference: Reference, data: ToyData, prior_scale: float
-) -> RegressionPredictive:
-    likelihood = bbh.likelihoods.Gaussian(data.noise_scale)
+def _predict_reference(reference: Reference, problem: Toy, data: ToyData) -> RegressionPredictive:
     # Any posterior over this network can evaluate given weights.
-    posterior = bbh.methods.maximum_a_posteriori(toy_network(), likelihood, Normal(prior_scale))
+    posterior = bbh.methods.maximum_a_posteriori(problem.make_network(), problem.likelihood())
     return _predict(posterior, data, samples=reference.samples)
 
 
