@@ -52,7 +52,7 @@ pictures: setup
 	cd results/digits/corrected && for row in mnf bbh; do \
 	  cp $$row-0/inspection/correlation.png ../../../docs/assets/correlation-$$row.png; done
 	cp results/digits/corrected/bbh-0/inspection/marginals.png docs/assets/marginals-bbh.png
-	cp results/mnist-attacks/corrected/bbh-0/inspection/marginals.png docs/assets/marginals-mnist-bbh.png
+	cp results/mnist/corrected/bbh-0/inspection/marginals.png docs/assets/marginals-mnist-bbh.png
 
 # Tables of README and docs from the committed records.
 tables: setup

@@ -62,6 +62,7 @@ _METHODS: tuple[Method, ...] = (
         num_samples=10,
         likelihood_samples=5,
         divergence="entropy",
+        neighbours=0,
         hidden=(16, 32, 64),
         noise_dim=4,
         noise_shared=True,

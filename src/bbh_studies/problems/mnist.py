@@ -124,6 +124,7 @@ _CORRECTED: Rows = {
             num_samples=10,
             likelihood_samples=5,
             divergence="entropy",
+            neighbours=0,
             hidden=(16, 32, 64),
             spread=0.3,
             noise_dim=4,

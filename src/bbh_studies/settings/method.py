@@ -116,7 +116,7 @@ class WithDivergence(Method):
     likelihood_samples: int = 0
     divergence: str = "closed_form"
     prior_samples: int = 0
-    neighbours: int = 0
+    neighbours: int = 3
     critic_steps: int = 5
 
     def check(self) -> None:

@@ -181,6 +181,7 @@ _CORRECTED: Rows = {
             num_samples=10,
             likelihood_samples=5,
             divergence="entropy",
+            neighbours=0,
             hidden=(16, 32, 64),
             noise_dim=8,
             spread=0.03,

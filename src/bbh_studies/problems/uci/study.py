@@ -113,6 +113,7 @@ ROWS: Rows = {
                 num_samples=10,
                 likelihood_samples=5,
                 divergence="entropy",
+                neighbours=0,
                 hidden=(16, 32, 64),
                 noise_dim=4,
                 noise_shared=True,
