@@ -150,7 +150,7 @@ def bench_estimators(settings: Settings, console: Console, sizes: CardSizes) -> 
         )
         records[-1].write(settings.out / FOLDER / name)
     for part in ESTIMATOR_TABLES:
-        console.print(estimator_table(records, part), highlight=False, soft_wrap=True)
+        console.print(estimator_table(records, part), highlight=False, markup=False, soft_wrap=True)
 
 
 def measure(estimator: Estimator, target: Target, sizes: CardSizes) -> dict[str, float]:
