@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 import bbh
 from bbh.divergences import NearestNeighbourEntropy
+from bbh.divergences.neighbours import sum_log_distances_plain
 from bbh.priors import Normal
 from bbh_studies.bench.targets import TARGETS, Target
 
@@ -163,8 +164,10 @@ def test_without_data_weights_return_to_the_prior(monkeypatch):
     assert abs(seen.estimate) <= 0.06
 
 
-def test_without_data_few_weights_come_near_the_prior():
+def test_without_data_few_weights_come_near_the_prior(monkeypatch):
     # Few steps: the whole way takes the slow test above. The third of five neighbours fails this.
+    # For so few weights, sorting is the fastest way to the same number.
+    monkeypatch.setattr("bbh.divergences.entropy.sum_log_distances", sum_log_distances_plain)
     seen = minimised(None, NUM_SAMPLES, steps=400, widths=(2, 3))
     assert seen.distance <= 0.07
     assert seen.kurtosis <= 0.8
