@@ -3,6 +3,7 @@
 Between ``<!-- table: mnist corrected -->`` and ``<!-- /table -->`` comes the table of that study
 and preset, or with ``<!-- table: toy corrected noise_scale=3 -->`` that of another problem; after
 ``<!-- bench: bench-cpu side-by-side lenet -->`` that part of a benchmark, after
+``<!-- estimators: bias -->`` that table of the estimator card, after
 ``<!-- inspections: digits corrected mnf bbh -->`` what was seen in those rows' posteriors, after
 ``<!-- training: mnist-attacks corrected -->`` how long that study's runs trained, after
 ``<!-- uci: defaults -->`` the tables of the UCI study.
@@ -14,13 +15,14 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from bbh_studies.bench.document_tables import bench_table
+from bbh_studies.bench.document_tables import bench_table, estimator_table
 from bbh_studies.record import FILE_NAME, Record
 from bbh_studies.report import inspection_table, markdown_table, training_table, uci_table
 
 ROOT = Path(__file__).parent.parent
 _BLOCK = re.compile(
-    r"(<!-- (table|bench|inspections|training|uci): (.+?) -->\n).*?(<!-- /\2 -->)", re.DOTALL
+    r"(<!-- (table|bench|estimators|inspections|training|uci): (.+?) -->\n).*?(<!-- /\2 -->)",
+    re.DOTALL,
 )
 
 
@@ -48,6 +50,7 @@ def _filled(block: re.Match[str], records: list[Record], results: Path) -> str:
     make = {
         "table": partial(markdown_table, records),
         "bench": partial(bench_table, records),
+        "estimators": partial(estimator_table, records),
         "inspections": partial(inspection_table, results),
         "training": partial(training_table, records),
         "uci": partial(uci_table, records),

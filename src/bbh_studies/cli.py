@@ -66,7 +66,7 @@ def _rows_in_words() -> str:
 
 
 def _complete_bench(incomplete: str) -> list[str]:
-    return [word for word in ("cpu", "gpu") if word.startswith(incomplete)]
+    return [word for word in ("cpu", "gpu", "estimators") if word.startswith(incomplete)]
 
 
 _Device = Annotated[str, typer.Option(help="auto, cpu or cuda.", autocompletion=completion.devices)]
@@ -326,7 +326,9 @@ def report(
 
 @app.command()
 def bench(
-    where: Annotated[str, typer.Argument(help="cpu or gpu.", autocompletion=_complete_bench)],
+    where: Annotated[
+        str, typer.Argument(help="cpu, gpu or estimators.", autocompletion=_complete_bench)
+    ],
     rounds: Annotated[
         int | None,
         typer.Option(min=1, help="How often every training step is timed; 15 or 10 by default."),
@@ -359,11 +361,15 @@ def bench(
     On a CPU other libraries are timed as well, if they are installed; on a GPU steps are compared
     with the speed of its memory. Run nothing else on the machine while it measures.
 
+    `estimators` makes the estimator card: bias, noise and time of every divergence on distributions
+    whose KL is known. Of the options it takes --rounds, --quick, --seed and --out.
+
     Examples:
 
     - `bbh bench cpu`
     - `bbh bench cpu --only bbb --only blitz --no-scaling`
     - `bbh bench gpu --out runs/bench`
+    - `bbh bench estimators --quick`
     """
     from bbh_studies.bench import command
 

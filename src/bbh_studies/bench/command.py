@@ -11,12 +11,13 @@ from typing import Any
 from rich.console import Console
 
 from bbh_studies.bench.cpu import bench_cpu
+from bbh_studies.bench.estimators import FOLDER, CardSizes, bench_estimators
 from bbh_studies.bench.gpu import Extent, bench_gpu
 from bbh_studies.bench.problems import Sizes
 from bbh_studies.bench.scaling import TINY_AXES
 from bbh_studies.bench.settings import Settings
 
-WHERE = ("cpu", "gpu")
+WHERE = ("cpu", "gpu", "estimators")
 # Where a clone of the repository has its adapters.
 PEERS = Path("benchmarks/peers")
 
@@ -25,6 +26,7 @@ PEERS = Path("benchmarks/peers")
 _SETTINGS = {
     "cpu": Settings(),
     "gpu": Settings(rounds=10, predict_rounds=5, repeats=20, sizes=Sizes(images=1000)),
+    "estimators": Settings(rounds=7, repeats=3),
 }
 
 
@@ -39,9 +41,9 @@ def bench(
     """Runs a benchmark and returns the folder of its records.
 
     Args:
-        where: cpu or gpu.
+        where: cpu, gpu or estimators.
         console: For tables and progress.
-        rounds: Turns of every training step; None takes the default for CPU or GPU.
+        rounds: Turns of every training step; None takes the benchmark's default.
         quick: Use tiny sizes, to see whether everything works; the times then mean nothing.
         chosen: Further ``Settings``.
     """
@@ -52,12 +54,16 @@ def bench(
         settings = replace(settings, rounds=rounds)
     if settings.peers is not None and not settings.peers.is_dir():
         raise ValueError(f"--peers {settings.peers}: there is no such folder.")
-    extent, axes = Extent(), dict(Extent().axes)
+    extent, axes, card = Extent(), dict(Extent().axes), CardSizes()
     if quick:
         settings = replace(settings, rounds=1, predict_rounds=1, repeats=1, sizes=Sizes(20, 20, 5))
         axes = TINY_AXES
         extent = replace(extent, images=100, axes=tuple(axes.items()))
+        card = CardSizes(vectors=3, vector=20, critic_steps=2, timed_weights=1000)
     with _quiet():
+        if where == "estimators":
+            bench_estimators(settings, console, card)
+            return settings.out / FOLDER
         if where == "cpu":
             bench_cpu(settings, console, axes=axes)
         else:

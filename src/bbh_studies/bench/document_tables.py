@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from bbh_studies.bench.scaling import AXES
+from bbh_studies.bench.targets import TARGETS
 from bbh_studies.columns import ordered
 from bbh_studies.record import Record
 from bbh_studies.report.pipe_table import pipe_table
@@ -26,6 +27,23 @@ _COLUMNS = {
         "those per second [TB/s]": ("tb_per_s", 1.0),
         "times the floor": ("step_over_floor", 1.0),
         "memory of a step [GB]": ("training_bytes", 1e-9),
+    },
+}
+# The columns of the estimator card: title → metric. The noise is shown for two of the targets.
+_NOISE = {
+    "spread": "spread",
+    "gradient by log scale": "scale_gradient",
+    "gradient by a draw": "draw_gradient",
+}
+ESTIMATOR_TABLES = {
+    "bias": {target.title: f"{key}_bias" for key, target in TARGETS.items()},
+    "noise": {
+        **{
+            f"{TARGETS[key].title}: {title}": f"{key}_{metric}"
+            for key in ("prior", "two_modes")
+            for title, metric in _NOISE.items()
+        },
+        "time [ms]": "estimate_ms",
     },
 }
 
@@ -69,6 +87,38 @@ def bench_table(records: Sequence[Record], study: str, part: str, problem: str =
         chosen.sort(key=lambda one: _place(one.variant))
     rows = [[_name(one), *(_cell(one, *column) for column in used.values())] for one in chosen]
     return pipe_table(["", *used], rows)
+
+
+def estimator_table(records: Sequence[Record], part: str) -> str:
+    """One table of the estimator card in Markdown; empty where there are no records.
+
+    Args:
+        records: Records of all studies and benchmarks.
+        part: bias, or noise for spread, gradients and time.
+    """
+    chosen = [one for one in records if one.study == "bench-estimators"]
+    if not chosen:
+        return ""
+    chosen.sort(key=lambda one: one.config["row"])
+    columns = ESTIMATOR_TABLES[part]
+    rows = [
+        [one.config["title"], *(_card_cell(one, metric) for metric in columns.values())]
+        for one in chosen
+    ]
+    if part == "bias":
+        rows.insert(0, ["true KL", *(f"{target.kl:.2f}" for target in TARGETS.values())])
+    return pipe_table(["", *columns], rows)
+
+
+def _card_cell(record: Record, metric: str) -> str:
+    value = record.metrics.get(metric)
+    if value is None:
+        return "–"
+    if metric.endswith("_bias"):
+        return f"{value:+.2f}".replace("-", "−").replace("+0.00", "0.00").replace("−0.00", "0.00")
+    if metric.endswith("_ms"):
+        return _cell(record, metric, 1.0)
+    return f"{value:.2f}" if value < 10 else f"{value:,.0f}"
 
 
 def _place(variant: str) -> tuple[int, int]:
