@@ -330,7 +330,10 @@ def test_gpu_benchmark_without_one_says_so(quiet, monkeypatch):
 def test_byte_floor_is_a_hand_count():
     network = nn.Linear(2, 3)  # six weights and three biases
     posterior = bbh.methods.bayes_by_hypernet(
-        network, bbh.likelihoods.Categorical(), generator=bbh.generators.LayerWise((4, 5))
+        network,
+        bbh.likelihoods.Categorical(),
+        generator=bbh.generators.LayerWise((4, 5)),
+        noise=bbh.GaussianNoise(1),
     )
     # Each of the two generators: [noise, code] → 4 → 5 → weights, a bias each.
     trunk = (2 * 4 + 4) + (4 * 5 + 5)

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.optim.lr_scheduler import ConstantLR
 from torch.utils.data import DataLoader, Dataset
 
 import bbh
@@ -165,6 +167,8 @@ def test_resumed_training_equals_uninterrupted(method, case, tmp_path):
         loader = DataLoader(Examples(case.inputs()), batch_size=5, shuffle=True)
         if options.pop("disturb", False):
             torch.manual_seed(1234)  # a resumed process has another random state
+        # By default β and the learning rate may depend on how many epochs there are in all.
+        options |= {"beta": 1.0, "scheduler": partial(ConstantLR, factor=1.0)}
         bbh.fit(posterior, loader, epochs=epochs, progress=False, **options)
         return posterior.state_dict()
 

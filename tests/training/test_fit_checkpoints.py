@@ -79,6 +79,7 @@ class TestCheckpoints:
             scheduler=lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, 10),
             validation=DataLoader(dataset(), batch_size=6),
             patience=patience,
+            beta=1.0,  # by default it depends on how many epochs there are in all
             **options,
         )
         return posterior, history

@@ -223,6 +223,8 @@ def test_resumed_run_compares_as_the_uninterrupted_one(tmp_path):
         network, data = separable()
         posterior = bbh.methods.bayes_by_hypernet(network, Categorical())
         loader = DataLoader(data, 50, shuffle=True, generator=torch.Generator().manual_seed(1))
+        # By default β and the learning rate depend on how many epochs there are in all.
+        options |= {"beta": 1.0, "optimizer": lambda parameters: torch.optim.Adam(parameters)}
         return fit(posterior, loader, epochs, **options).comparison
 
     whole = train(3)

@@ -202,7 +202,7 @@ def test_resumes_without_graphs_what_was_written_with_them(recorded, tmp_path):
 
     first, second = train("a", True), train("b", False)
     for name, value in first.items():
-        torch.testing.assert_close(value, second[name], rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(value, second[name], rtol=1e-3, atol=1e-4)
 
 
 def test_what_cannot_be_recorded_runs_as_usual(monkeypatch):

@@ -35,6 +35,7 @@ def test_a_loop_of_ones_own_is_what_fit_does(method):
             optimizer=adam,
             gradient_clip=1.0,
             temperature=0.5,
+            beta=1.0,
             progress=False,
         )
 

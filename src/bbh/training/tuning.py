@@ -81,7 +81,7 @@ def tune(
     validation NLL goes on for twice as many in all, and so forth (successive halving): the last two
     are trained for ``epochs``. Twelve pairs take four times as long as one training run.
 
-    >>> import torch
+    >>> import bbh, torch
     >>> x = torch.randn(40, 2)
     >>> data = torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True))
     >>> loader = torch.utils.data.DataLoader(data, batch_size=20)
