@@ -160,7 +160,7 @@ class TestHelperNetworks:
         posterior = hypernet(divergence=divergence)
         torch.manual_seed(2)
         with torch.no_grad():
-            samples = posterior.weights.train().sample(5)
+            samples = posterior.weights.train().sample(10)
         auxiliary = posterior.weights.cost(samples, posterior.prior).auxiliary
         helper = posterior.weights.helper
         gradients = torch.autograd.grad(auxiliary, list(helper.parameters()))
