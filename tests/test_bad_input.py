@@ -36,7 +36,7 @@ OF_FIT = [
     *((f"learning_rate={bad}", "learning_rate=") for bad in ("-1.0", "0", "math.nan", "math.inf")),
     ("learning_rate='fast'", "learning_rate='fast'"),
     ("likelihood_samples=0", "at least one"),
-    ("likelihood_samples=11", "a step has only 5 draws"),
+    ("likelihood_samples=11", "a step has only 10 draws"),
     ("likelihood_samples=4, num_samples=3", "a step has only 3 draws"),
     ("num_data=0", "num_data=0"),
     ("num_data=2.5", "whole number"),
