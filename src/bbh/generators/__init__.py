@@ -1,9 +1,11 @@
 """Generators turn noise into weights. Three kinds divide the weights among hypernetworks."""
 
-from bbh.generators.base import Generator, Hypernetworks
+from bbh.generators.base import Generator
 from bbh.generators.hypernetwork import Head, Hypernetwork
+from bbh.generators.hypernetworks import HypernetworkGenerator, Hypernetworks
 from bbh.generators.initialization import FromNetwork, Glorot, Initialization
 from bbh.generators.layerwise import LayerWise
+from bbh.generators.low_rank import LowRank
 from bbh.generators.module import GeneratorModule
 from bbh.generators.single import Single
 from bbh.generators.sliced import Sliced
@@ -16,9 +18,11 @@ __all__ = [
     "Glorot",
     "Head",
     "Hypernetwork",
+    "HypernetworkGenerator",
     "Hypernetworks",
     "Initialization",
     "LayerWise",
+    "LowRank",
     "Single",
     "Sliced",
     "default",

@@ -3,13 +3,13 @@
 import math
 from dataclasses import dataclass
 
-from bbh.generators.base import Generator
 from bbh.generators.hypernetwork import Head
+from bbh.generators.hypernetworks import HypernetworkGenerator
 from bbh.samples import Shapes
 
 
 @dataclass(frozen=True)
-class LayerWise(Generator):
+class LayerWise(HypernetworkGenerator):
     """Each tensor has its own hypernetwork, which makes the whole tensor at once.
 
     The last hidden layer has ``hidden[-1]`` connections to every single weight: 222 million

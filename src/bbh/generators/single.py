@@ -3,13 +3,13 @@
 import math
 from dataclasses import dataclass
 
-from bbh.generators.base import Generator
 from bbh.generators.hypernetwork import Head
+from bbh.generators.hypernetworks import HypernetworkGenerator
 from bbh.samples import Shapes, size
 
 
 @dataclass(frozen=True)
-class Single(Generator):
+class Single(HypernetworkGenerator):
     """One hypernetwork makes all weights in chunks; a one-hot code tells it which chunk.
 
     The weights of all tensors are laid out in one row, and a chunk may extend over several tensors.

@@ -3,13 +3,13 @@
 import math
 from dataclasses import dataclass
 
-from bbh.generators.base import Generator
 from bbh.generators.hypernetwork import Head
+from bbh.generators.hypernetworks import HypernetworkGenerator
 from bbh.samples import Shapes
 
 
 @dataclass(frozen=True)
-class Sliced(Generator):
+class Sliced(HypernetworkGenerator):
     """Each kernel is generated one output unit at a time; a vector (a bias) is one slice.
 
     PyTorch keeps the output dimension first, so a slice is one row of the kernel: all weights

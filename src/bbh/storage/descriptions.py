@@ -40,6 +40,7 @@ _VALUES: dict[str, type] = {
         generators.LayerWise,
         generators.Sliced,
         generators.Single,
+        generators.LowRank,
         generators.Glorot,
         generators.FromNetwork,
         GaussianNoise,

@@ -201,8 +201,9 @@ class Hypernet(WithDivergence):
     """Weights that hypernetworks generate from noise z: Bayes by Hypernet.
 
     Attributes:
-        generator: layerwise, sliced or single.
+        generator: layerwise, sliced, single or low_rank.
         hidden: Widths of the hypernetworks' hidden layers.
+        rank: The number of terms of a kernel's random part, with generator=low_rank.
         spread: Spread of generated weights at the start, in fan-in scales; 0 for the paper's
             Glorot initialisation.
         noise_dim: Dimension of z.
@@ -213,6 +214,7 @@ class Hypernet(WithDivergence):
     title = "Bayes by Hypernet"
     generator: str = "layerwise"
     hidden: tuple[int, ...] = (64, 256, 512)
+    rank: int = 16
     spread: float = 0.1
     noise_dim: int = 1
     noise_shared: bool = False
@@ -242,6 +244,8 @@ class Hypernet(WithDivergence):
 
     def make_generator(self) -> generators.Generator:
         """The generator by its name."""
+        if self.generator == "low_rank":
+            return generators.LowRank(self.rank, self.hidden, spread=self.spread)
         start = generators.FromNetwork(self.spread) if self.spread else generators.Glorot()
         recipe = choose("generator", self.generator, _GENERATORS)
         return recipe(hidden=self.hidden, initialization=start)

@@ -1,0 +1,169 @@
+"""Kernels whose random part has a low rank: a generator not much larger than the network."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bbh.generators.base import Generator, fan_in_scale
+from bbh.generators.module import GeneratorModule
+from bbh.noise import GaussianNoise
+from bbh.samples import Params, Shapes, TensorTable
+
+# The number of noise draws to estimate means and variances of the coefficients with.
+_PROBES = 256
+
+
+@dataclass(frozen=True)
+class LowRank(Generator):
+    """W = M + Σ_k a_k(z)·u_k v_kᵀ for every kernel W; a small network makes the coefficients a(z).
+
+    A kernel is taken as the matrix [outputs, everything else]. A vector (a bias) is m + B a(z). The
+    generator has the network's own parameters, as means, and ``rank`` more for each row and column,
+    where the other generators have tens or hundreds of parameters for each weight.
+
+    Generated weights start around the network's own values, with a standard deviation over z of
+    ``spread`` / √fan_in.
+
+    Args:
+        rank: The number of terms.
+        hidden: Widths of the hidden layers of the network that makes the coefficients.
+        slope: Negative slope of its leaky ReLU.
+        spread: Initial standard deviation of the weights in units of 1/√fan_in.
+    """
+
+    rank: int = 16
+    hidden: tuple[int, ...] = (16, 32)
+    slope: float = 0.1
+    spread: float = 0.1
+
+    def __post_init__(self):
+        if self.rank < 1:
+            raise ValueError(f"LowRank(rank={self.rank}): at least one term is needed.")
+        if not self.hidden or min(self.hidden) < 1:
+            raise ValueError(f"hidden={self.hidden}: give at least one positive layer width.")
+        if not self.spread > 0:
+            raise ValueError(f"LowRank(spread={self.spread}): spread must be positive.")
+
+    def num_parameters(self, shapes: Shapes, noise_dim: int) -> int:
+        """The number of parameters of the generator, without building it."""
+        widths = (noise_dim, *self.hidden, self.rank)
+        trunk = sum((a + 1) * b for a, b in zip(widths, widths[1:], strict=False))
+        factors = sum(sum(sides) for sides in map(_sides, shapes.values()))
+        return sum(map(math.prod, shapes.values())) + self.rank * factors + trunk * len(shapes)
+
+    def make(self, values: Params, noise: GaussianNoise) -> "LowRankKernels":
+        """Builds the generator around the network's values."""
+        shapes: Shapes = {name: value.shape for name, value in values.items()}
+        like = next(iter(values.values()))
+        coefficients = Coefficients(
+            len(shapes), (noise.dim, *self.hidden, self.rank), self.slope
+        ).to(like)
+        scales = [self.spread * fan_in_scale((name,), shapes) for name in shapes]
+        coefficients.standardise(torch.randn(_PROBES, noise.dim).to(like), scales)
+        return LowRankKernels(values, coefficients)
+
+
+def _sides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Rows and columns of a kernel as a matrix; the length alone for what is only a vector."""
+    rows = shape[0] if shape else 1
+    columns = math.prod(shape[1:])
+    return (rows, columns) if rows > 1 and columns > 1 else (rows * columns,)
+
+
+class Coefficients(nn.Module):
+    """One small network for each tensor, z → a(z), all computed in one batched product.
+
+    Args:
+        num_groups: The number of tensors.
+        widths: Size of z, of the hidden layers, and of a.
+        slope: Negative slope of the leaky ReLU.
+    """
+
+    def __init__(self, num_groups: int, widths: Sequence[int], slope: float):
+        super().__init__()
+        self.slope = slope
+        self.weights = nn.ParameterList()
+        self.biases = nn.ParameterList()
+        for inputs, outputs in zip(widths, widths[1:], strict=False):
+            # Glorot's uniform distribution; all tensors' layers are in one parameter.
+            bound = math.sqrt(6 / (inputs + outputs))
+            weight = torch.empty(num_groups, outputs, inputs).uniform_(-bound, bound)
+            self.weights.append(nn.Parameter(weight))
+            self.biases.append(nn.Parameter(torch.zeros(num_groups, outputs, 1)))
+        self.register_buffer("centre", torch.zeros(num_groups, 1, widths[-1]))
+        self.register_buffer("gain", torch.ones(num_groups, 1, 1))
+
+    centre: Tensor
+    gain: Tensor
+
+    def forward(self, noise: Float[Tensor, "G S Z"]) -> Float[Tensor, "G S rank"]:
+        """The coefficients of every tensor, for every draw."""
+        values = noise.mT
+        last = len(self.weights) - 1
+        for index, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            values = torch.baddbmm(bias, weight, values)
+            if index < last:
+                values = F.leaky_relu(values, self.slope)
+        return self.gain * (values.mT - self.centre)
+
+    @torch.no_grad()
+    def standardise(self, noise: Float[Tensor, "S Z"], scales: Sequence[float]) -> None:
+        """Sets the fixed centre and gain: a has mean 0, and Σ_k Var a_k = scale² for each tensor."""
+        raw = self(noise.expand(len(self.gain), -1, -1))
+        self.centre.copy_(raw.mean(1, keepdim=True))
+        total = raw.var(1).sum(1).sqrt()
+        self.gain.copy_((torch.tensor(scales).to(total) / total).view(-1, 1, 1))
+
+
+class LowRankKernels(GeneratorModule):
+    """Maps noise [S, G, Z] to weights {name: [S, *shape]}; every tensor has its own noise vector.
+
+    Args:
+        values: The network's weights, which are the initial means.
+        coefficients: The networks that make the coefficients.
+    """
+
+    def __init__(self, values: Params, coefficients: Coefficients):
+        super().__init__()
+        self.shapes = {name: value.shape for name, value in values.items()}
+        self.num_groups = len(self.shapes)
+        self.coefficients = coefficients
+        rank = coefficients.centre.shape[2]
+        self.means = TensorTable(values, trainable=True)
+        # Entries ±1 give all weights of a tensor the same spread at the start.
+        self.left = TensorTable({n: _signs(v, 0, rank) for n, v in values.items()}, trainable=True)
+        self.right = TensorTable(
+            {n: _signs(v, 1, rank) for n, v in values.items() if len(_sides(v.shape)) > 1},
+            trainable=True,
+        )
+
+    def groups(self) -> list[tuple[str, ...]]:
+        """Every tensor has its own noise vector."""
+        return [(name,) for name in self.shapes]
+
+    def forward(self, noise: Float[Tensor, "S G Z"]) -> Params:
+        """Generates all weights of all tensors."""
+        coefficients = self.coefficients(noise.transpose(0, 1)).unbind()
+        means, left, right = self.means(), self.left(), self.right()
+        weights: Params = {}
+        for (name, shape), factors in zip(self.shapes.items(), coefficients, strict=True):
+            mean, rows = means[name], left[name]
+            if name in right:
+                sides = (len(factors), *_sides(shape))
+                columns = right[name].T.expand(len(factors), -1, -1)
+                scaled = rows * factors.unsqueeze(1)
+                made = torch.baddbmm(mean.view(sides[1:]).expand(sides), scaled, columns)
+            else:
+                made = torch.addmm(mean.flatten(), factors, rows.T)
+            weights[name] = made.view(len(factors), *shape)
+        return weights
+
+
+def _signs(value: Tensor, side: int, rank: int) -> Tensor:
+    length = _sides(value.shape)[side]
+    return (torch.randint(2, (length, rank)) * 2 - 1).to(value)
