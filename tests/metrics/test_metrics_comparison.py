@@ -35,15 +35,15 @@ def test_against_other_libraries(pair: tuple[Tensor, Tensor]):
     probs, reference = pair
     expected = accuracy_score(reference.argmax(1), probs.argmax(1))
     assert agreement(probs, reference) == expected
-    distances = [cityblock(*rows) / 2 for rows in zip(probs.numpy(), reference.numpy(), strict=True)]
+    distances = [
+        cityblock(*rows) / 2 for rows in zip(probs.numpy(), reference.numpy(), strict=True)
+    ]
     assert total_variation(probs, reference) == pytest.approx(np.mean(distances), rel=1e-12)
 
 
 def test_it_is_the_largest_difference_over_all_events(pair: tuple[Tensor, Tensor]):
     probs, reference = (one[:20] for one in pair)
-    events = [
-        list(event) for size in range(6) for event in itertools.combinations(range(5), size)
-    ]
+    events = [list(event) for size in range(6) for event in itertools.combinations(range(5), size)]
     differences = torch.stack([(probs - reference)[:, event].sum(1).abs() for event in events])
     expected = differences.max(0).values.mean().item()
     assert total_variation(probs, reference) == pytest.approx(expected, rel=1e-12)
@@ -80,7 +80,7 @@ def test_gradients_may_be_attached():
 def test_bad_input(metric: Callable[[Tensor, Tensor], float]):
     with pytest.raises(ValueError, match="probs: the last axis does not sum to 1"):
         metric(torch.ones(2, 2), torch.eye(2))
-    with pytest.raises(ValueError, match="reference: values in .* outside"):
+    with pytest.raises(ValueError, match=r"reference: values in .* outside"):
         metric(torch.eye(2), torch.tensor([[3.0, -2.0], [0.0, 1.0]]))
     with pytest.raises((ValueError, TypeCheckError)):
         metric(torch.eye(2), torch.eye(3))

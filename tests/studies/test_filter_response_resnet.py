@@ -77,9 +77,7 @@ def by_definition(weights: dict[str, np.ndarray], image: np.ndarray, blocks: int
         )
         power = (hidden**2).mean((0, 1))
         scaled = hidden / np.sqrt(power + 1e-6) * weights[f"{name}.norm.weight"]
-        return np.maximum(
-            scaled + weights[f"{name}.norm.bias"], weights[f"{name}.norm.threshold"]
-        )
+        return np.maximum(scaled + weights[f"{name}.norm.bias"], weights[f"{name}.norm.threshold"])
 
     hidden = (image - np.array([0.49, 0.48, 0.44])) / 0.2
     hidden = swish(layer(hidden, "stem"))
@@ -122,9 +120,7 @@ def test_stacked_weights_run_together_as_one_by_one():
     together = vmap(lambda weights: functional_call(network, weights, (images,)))(stacked)
     for index in range(2):
         weights = {name: value[index] for name, value in stacked.items()}
-        torch.testing.assert_close(
-            together[index], functional_call(network, weights, (images,))
-        )
+        torch.testing.assert_close(together[index], functional_call(network, weights, (images,)))
 
 
 def test_half_the_bits_change_little_and_stay_half():

@@ -78,9 +78,14 @@ class _Unit(nn.Module):
         self.dropout = dropout_layer(dropout)
         self.second = _NormedConvolution(outputs, outputs)
         self.shortcut = (
-            nn.Identity() if stride == 1 else _NormedConvolution(inputs, outputs, stride, size=1)
+            nn.Identity() if stride == 1 else _NormedConvolution(inputs, outputs, size=1)
         )
+        self.stride = stride
 
     def forward(self, inputs: Tensor) -> Tensor:
         hidden = self.dropout(F.silu(self.first(inputs)))
-        return F.silu(self.second(hidden) + self.shortcut(inputs))
+        # A 1×1 convolution with a stride sees every second pixel. They are taken beforehand:
+        # PyTorch 2.13 writes outside its memory on a CPU where such a convolution has a stride and
+        # fewer than eight channels.
+        taken = inputs[:, :, :: self.stride, :: self.stride]
+        return F.silu(self.second(hidden) + self.shortcut(taken))

@@ -278,6 +278,7 @@ def stages(
 
 
 def dropout_layer(rate: float) -> nn.Module:
+    """A dropout layer, or for a rate of 0 none."""
     # Not a dropout of rate zero: with layers that draw random numbers, weight draws cannot be run
     # together.
     return nn.Dropout(rate) if rate else nn.Identity()
