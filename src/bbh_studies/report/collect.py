@@ -78,16 +78,6 @@ class Runs:
         return [entry.record for entry in self.entries]
 
     @property
-    def measured(self) -> list[Record]:
-        """The records to average over; one for a reference, which is the same for every seed."""
-        return self.records[:1] if self.is_reference else self.records
-
-    @property
-    def seeds(self) -> str:
-        """The number of seeds as tables show it; none for a reference."""
-        return "–" if self.is_reference else str(len(self.entries))
-
-    @property
     def first(self) -> Entry:
         """The run with the lowest seed, which figures show."""
         return self.entries[0]

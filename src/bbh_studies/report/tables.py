@@ -150,7 +150,7 @@ def _shared(group: Group) -> bool:
 
 
 def _statistic(runs: Runs, name: str) -> Statistic | None:
-    values = [record.metrics[name] for record in runs.measured if name in record.metrics]
+    values = [record.metrics[name] for record in runs.records if name in record.metrics]
     return Statistic.of(values) if values else None
 
 
