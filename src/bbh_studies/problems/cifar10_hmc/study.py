@@ -130,6 +130,15 @@ def _variational(method: Method) -> Config:
     return _row(method).with_settings(epochs=20, warm_start_epochs=10)
 
 
+_HYPERNET = Hypernet(
+    num_samples=10,
+    likelihood_samples=5,
+    divergence="entropy",
+    neighbours=0,
+    hidden=(16, 32, 64),
+    noise_dim=8,
+    spread=0.03,
+)
 _ROWS: Rows = {
     "map": _row(MaximumAPosteriori()),
     "ensemble": _row(DeepEnsemble(num_members=5)),
@@ -138,17 +147,7 @@ _ROWS: Rows = {
     # network.
     "dropout": _row(Dropout(dropout_layers=True, dropout_rate=0.1)),
     "mnf": _variational(Flows()),
-    "bbh": _variational(
-        Hypernet(
-            num_samples=10,
-            likelihood_samples=5,
-            divergence="entropy",
-            neighbours=0,
-            hidden=(16, 32, 64),
-            noise_dim=8,
-            spread=0.03,
-        )
-    ),
+    "bbh": _variational(_HYPERNET),
     "hmc": _row(HamiltonianMonteCarlo()),
 }
 STUDIES = (
