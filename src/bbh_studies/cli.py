@@ -211,6 +211,7 @@ def run(
     - `bbh run uci --set dataset=boston,energy --data DIR --jobs 8`
     - `bbh run mnist --keep-posterior`, then `bbh run mnist-attacks` on what it kept
     - `bbh run cifar5 --method bbh --set warm_start_epochs=40 --set split=validation`
+    - `bbh run cifar10-hmc --data DIR --seed 0 --seed 1 --seed 2`
     """
     runs = plan(
         study,

@@ -133,6 +133,12 @@ def test_the_reference_is_never_the_best():
     assert findings(table)[0].startswith("Bayes by Hypernet has the lowest")
 
 
+def test_a_reference_does_not_make_seeds_fewer():
+    records = [make_record("map", seed, study="toy", metrics={"rmse": 5.0}) for seed in range(3)]
+    records.append(make_record("nuts", study="toy", metrics={"rmse": 1.0}))
+    assert any(text.startswith("3 seeds per row") for text in caveats_of(*records))
+
+
 def test_the_summary_lists_where_bayes_by_hypernet_is_behind():
     values = {"map": (1.0, 3.0, 5.0), "mnf": (2.0, 1.0, 5.0), "bbh": (3.0, 2.0, 4.0)}
     names = ("rmse", "nll", "distance_to_nuts")

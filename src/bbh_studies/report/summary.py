@@ -17,6 +17,8 @@ _CLAIMS = {
     "outlier_entropy_auc": "most entropy on outliers (lowest entropy AUC there)",
     "rmse": "lowest distance of the mean from the true curve (RMSE)",
     "distance_to_nuts": "predictions closest to the reference chain (NUTS)",
+    "hmc_agreement": "most labels equal to those of Hamiltonian Monte Carlo (agreement)",
+    "hmc_total_variation": "probabilities closest to HMC's (total variation)",
 }
 _OURS = "bbh"
 
@@ -68,7 +70,9 @@ def provenance(group: Group) -> str:
 def caveats(group: Group, table: Table) -> list[str]:
     """Sentences about what limits the meaning of the numbers."""
     records = group.records
-    seeds = [len(runs.entries) for runs in group.rows]
+    # A reference is the same whatever the seed.
+    ranked = [runs for runs in group.rows if not runs.is_reference] or group.rows
+    seeds = [len(runs.entries) for runs in ranked]
     machines = {hardware_words(record.hardware) for record in records}
     dirty = sum(record.dirty for record in records)
     own = [runs.full_title for runs in group.rows if runs.own]
@@ -87,8 +91,12 @@ def caveats(group: Group, table: Table) -> list[str]:
         found.append(f"Rows that differ from the preset: {'; '.join(own)}.")
     if len(fingerprints) > 1:
         found.append("Runs used different data (see their fingerprints): rows are not comparable.")
-    for whose in sorted({one.data["pixels"] for one in records if "pixels" in one.data}):
+    for whose in sorted({one.data.get("pixels", "") for one in records} - {""}):
         found.append(f"Pixels are {whose}, so that errors may differ from those on the original.")
+    for whose in sorted(
+        {one.data["HMC's pixels"] for one in records if "HMC's pixels" in one.data}
+    ):
+        found.append(f"HMC saw {whose} pixels: a part of every distance from it is theirs.")
     if attacked := [one.config.get("attack_images", 0) for one in records if one.curves]:
         number = min(attacked)
         found.append(

@@ -13,7 +13,7 @@ from bbh.divergences.base import check_num_samples
 from bbh.likelihoods import Likelihood
 from bbh.priors import Prior
 from bbh.samples import Shapes
-from bbh_studies.settings.words import choose
+from bbh_studies.settings.words import ConfigError, choose
 
 _DIVERGENCES: dict[str, Callable[["WithDivergence"], divergences.Divergence]] = {
     "closed_form": lambda _: divergences.ClosedForm(),
@@ -93,6 +93,25 @@ class Method(ABC):
     def unstorable(self) -> str:
         """The setting that no stored file could describe, as ``name=value``; empty if none is."""
         return ""
+
+
+@dataclass(frozen=True)
+class Reference(Method):
+    """What other methods are measured against. It is known, and nothing is trained.
+
+    It does not depend on a seed, so a command runs it once, whatever seeds are asked for.
+    """
+
+    is_trained = False
+    can_be_inspected = False
+
+    def build(self, model: Model) -> bbh.Posterior[Any]:
+        """Raises: there is no posterior over weights to build."""
+        raise ConfigError(f"{self.word} is a reference for other methods: it cannot be trained.")
+
+    def num_parameters(self, model: Model, shapes: Shapes) -> int:
+        """Zero, since nothing is trained."""
+        return 0
 
 
 @dataclass(frozen=True)

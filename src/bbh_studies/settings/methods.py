@@ -12,7 +12,7 @@ from bbh.likelihoods import Likelihood
 from bbh.priors import Prior
 from bbh.samples import Shapes, size
 from bbh_studies.settings import legacy
-from bbh_studies.settings.method import Method, Model, WithDivergence, count
+from bbh_studies.settings.method import Method, Model, Reference, WithDivergence, count
 from bbh_studies.settings.words import ConfigError, choose
 
 _ALL = "all"
@@ -256,7 +256,7 @@ class Hypernet(WithDivergence):
 
 
 @dataclass(frozen=True)
-class Nuts(Method):
+class Nuts(Reference):
     """The exact posterior, sampled by long Markov chains: the toy problem's reference.
 
     Attributes:
@@ -265,17 +265,15 @@ class Nuts(Method):
 
     word = "nuts"
     title = "NUTS (reference)"
-    is_trained = False
-    can_be_inspected = False
     refresh_reference: bool = False
 
-    def build(self, model: Model) -> bbh.Posterior[Any]:
-        """Raises: the reference is sampled, and there is nothing to train."""
-        raise ConfigError("nuts is sampled, not trained, and for the toy problem only.")
 
-    def num_parameters(self, model: Model, shapes: Shapes) -> int:
-        """Zero, since nothing is trained."""
-        return 0
+@dataclass(frozen=True)
+class HamiltonianMonteCarlo(Reference):
+    """The published predictions of long Markov chains: the reference on CIFAR-10."""
+
+    word = "hmc"
+    title = "HMC (reference)"
 
 
 METHODS: dict[str, type[Method]] = {
@@ -288,6 +286,7 @@ METHODS: dict[str, type[Method]] = {
         Flows,
         Hypernet,
         Nuts,
+        HamiltonianMonteCarlo,
     )
 }
 METHOD_TITLES = {word: method.title for word, method in METHODS.items()}
