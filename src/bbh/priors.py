@@ -7,7 +7,7 @@ no tensors.
 import fnmatch
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -104,8 +104,32 @@ class ElementwisePrior(Prior):
         return self.distribution(values).log_prob(values)
 
 
+class RowPrior(Prior):
+    """A prior that treats all weights of a draw as one row, which takes fewer operations."""
+
+    @abstractmethod
+    def sample_flat(
+        self, samples: Mapping[str, Tensor], shapes: Shapes, num_samples: int
+    ) -> Float[Tensor, "M D"]:
+        """Draws with all weights of a draw in one row, as in ``flatten``."""
+
+    @abstractmethod
+    def flat_log_density(self, flat: Float[Tensor, "S D"], shapes: Shapes) -> Float[Tensor, " S"]:
+        """log p(w) for weights in one row per sample, in nats."""
+
+    def sample_like(
+        self, samples: Mapping[str, Tensor], shapes: Shapes, num_samples: int
+    ) -> Params:
+        """Draws of ``sample_flat``, divided into tensors."""
+        return unflatten(self.sample_flat(samples, shapes, num_samples), shapes)
+
+    def log_density(self, samples: Mapping[str, Tensor], shapes: Shapes) -> Float[Tensor, " S"]:
+        """log p(w) of each weight sample, summed over all weights, in nats."""
+        return self.flat_log_density(flatten(samples, shapes), shapes)
+
+
 @dataclass(frozen=True)
-class Normal(ElementwisePrior):
+class Normal(RowPrior, ElementwisePrior):
     """N(loc, scale²) for every weight; ``Normal(1.0)`` is the paper's prior.
 
     >>> Normal(2.0).log_prob("w", torch.tensor([0.0])).exp()
@@ -122,12 +146,6 @@ class Normal(ElementwisePrior):
         """N(loc, scale²) as a distribution of torch."""
         return td.Normal(_full(like, self.loc), _full(like, self.scale), validate_args=False)
 
-    def sample_like(
-        self, samples: Mapping[str, Tensor], shapes: Shapes, num_samples: int
-    ) -> Params:
-        """Independent draws for every weight."""
-        return unflatten(self.sample_flat(samples, shapes, num_samples), shapes)
-
     def sample_flat(
         self, samples: Mapping[str, Tensor], shapes: Shapes, num_samples: int
     ) -> Float[Tensor, "M D"]:
@@ -138,10 +156,6 @@ class Normal(ElementwisePrior):
         noise = torch.randn(num_samples, size(shapes), dtype=like.dtype, device=like.device)
         scaled = noise if self.scale == 1 else noise * self.scale
         return scaled + self.loc if self.loc else scaled
-
-    def log_density(self, samples: Mapping[str, Tensor], shapes: Shapes) -> Float[Tensor, " S"]:
-        """log p(w) of each weight sample, summed over all weights, in nats."""
-        return self.flat_log_density(flatten(samples, shapes), shapes)
 
     def flat_log_density(self, flat: Float[Tensor, "S D"], shapes: Shapes) -> Float[Tensor, " S"]:
         """−½ Σ((w − loc)/scale)² − D(log scale + ½ log 2π), in few passes over all weights."""
@@ -165,7 +179,7 @@ class Normal(ElementwisePrior):
 
 
 @dataclass(frozen=True)
-class FanIn(Prior):
+class FanIn(RowPrior):
     """N(0, scale²/fan-in), where the fan-in is the number of inputs that an output sums over.
 
     A layer's outputs are then of the size of its inputs times ``scale``, whatever its width; under
@@ -205,47 +219,36 @@ class FanIn(Prior):
         """Log density of every entry."""
         return self.normal(name).log_prob(name, values)
 
-    def sample_like(
-        self, samples: Mapping[str, Tensor], shapes: Shapes, num_samples: int
-    ) -> Params:
-        """Independent draws for every weight."""
-        return unflatten(self.sample_flat(samples, shapes, num_samples), shapes)
-
     def sample_flat(
         self, samples: Mapping[str, Tensor], shapes: Shapes, num_samples: int
     ) -> Float[Tensor, "M D"]:
         """Independent draws for every weight, all at once."""
         draws = Normal().sample_flat(samples, shapes, num_samples)
-        for piece, (normal, _) in zip(self._pieces(draws, shapes), self._runs(shapes), strict=True):
+        for normal, piece in self._pieces(draws, shapes):
             piece.mul_(normal.scale)
         return draws
 
-    def log_density(self, samples: Mapping[str, Tensor], shapes: Shapes) -> Float[Tensor, " S"]:
-        """log p(w) of each weight sample, summed over all weights, in nats."""
-        return self.flat_log_density(flatten(samples, shapes), shapes)
-
     def flat_log_density(self, flat: Float[Tensor, "S D"], shapes: Shapes) -> Float[Tensor, " S"]:
-        """The sum over tensors, those of one scale that lie side by side taken together."""
-        parts = [
-            normal.flat_log_density(piece, {})
-            for piece, (normal, _) in zip(
-                self._pieces(flat, shapes), self._runs(shapes), strict=True
-            )
-        ]
-        return torch.stack(parts).sum(0)
+        """The sum of the log densities of all pieces."""
+        pieces = self._pieces(flat, shapes)
+        return torch.stack([normal.flat_log_density(piece, {}) for normal, piece in pieces]).sum(0)
 
-    def _pieces(self, flat: Tensor, shapes: Shapes) -> Sequence[Tensor]:
-        return flat.split([width for _, width in self._runs(shapes)], dim=1)
+    def _pieces(self, flat: Tensor, shapes: Shapes) -> list[tuple[Normal, Tensor]]:
+        """The row cut where the scale changes: each piece with the prior of all its weights.
 
-    def _runs(self, shapes: Shapes) -> list[tuple[Normal, int]]:
-        """Priors and widths of runs of weights with the same prior (a layer's weight and bias)."""
-        runs: list[tuple[Normal, int]] = []
+        Tensors that lie side by side and have one scale, as a layer's weight and bias do, are one
+        piece, so that there are few.
+        """
+        normals: list[Normal] = []
+        widths: list[int] = []
         for name, shape in shapes.items():
             normal, width = self.normal(name), math.prod(shape)
-            if runs and runs[-1][0] == normal:
-                width += runs.pop()[1]
-            runs.append((normal, width))
-        return runs
+            if normals and normals[-1] == normal:
+                widths[-1] += width
+            else:
+                normals.append(normal)
+                widths.append(width)
+        return list(zip(normals, flat.split(widths, dim=1), strict=True))
 
 
 @dataclass(frozen=True)

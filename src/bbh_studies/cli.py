@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 
 from bbh.version import __version__
+from bbh_studies.bench.settings import BENCHMARKS
 from bbh_studies.report import findings, write_report
 from bbh_studies.run.plan import check_before, plan
 from bbh_studies.run.run import Run
@@ -63,10 +64,6 @@ def _rows_in_words() -> str:
         elif rows != usual:
             words += f" ({study.name}: also {', '.join(rows[len(usual) :])})"
     return words
-
-
-def _complete_bench(incomplete: str) -> list[str]:
-    return [word for word in ("cpu", "gpu", "estimators") if word.startswith(incomplete)]
 
 
 _Device = Annotated[str, typer.Option(help="auto, cpu or cuda.", autocompletion=completion.devices)]
@@ -327,7 +324,8 @@ def report(
 @app.command()
 def bench(
     where: Annotated[
-        str, typer.Argument(help="cpu, gpu or estimators.", autocompletion=_complete_bench)
+        str,
+        typer.Argument(help=f"{_listed(BENCHMARKS)}.", autocompletion=completion.benchmarks),
     ],
     rounds: Annotated[
         int | None,

@@ -48,15 +48,13 @@ def cached_features(
     posterior.to((fabric or Fabric(accelerator="auto", devices=1)).device)
     name = _entrance(posterior)
     generators = [one for loader in loaders for one in checkpoints.loader_generators(loader)]
-    randomness = checkpoints.random_state(generators)
     training = posterior.training
     posterior.eval()
     try:
-        with torch.no_grad():
+        with checkpoints.random_state_kept(generators), torch.no_grad():
             cached = tuple(_cached(posterior, name, loader) for loader in loaders)
     finally:
         posterior.train(training)
-        checkpoints.restore_random_state(randomness, generators)
     with posterior.entered_at(name):
         yield cached
 

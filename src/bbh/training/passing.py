@@ -5,9 +5,8 @@ from contextlib import suppress
 from typing import Any
 
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
-from bbh.batches import Batch, as_batch, count, cut, first_tensor
+from bbh.batches import Batch, as_batch, copied, count, cut, first_tensor, num_bytes
 
 # The most bytes that kept examples take.
 _BYTES = 64 * 2**20
@@ -52,7 +51,7 @@ class Passing:
                 # What cannot be cut is no reason to stop training.
                 with suppress(Exception):
                     part = self._part(as_batch(batch), per_batch)
-                    kept_bytes += _bytes(part)
+                    kept_bytes += num_bytes(part)
                     self.batches.append(part)
             yield batch
 
@@ -62,10 +61,7 @@ class Passing:
 
     def _part(self, batch: Batch, examples: int) -> Batch:
         inputs = batch.inputs if self._with_inputs else batch.targets
-        # Copies, since a loader may use its memory again, and a part would keep the whole alive.
-        return pytree.tree_map_only(
-            Tensor, Tensor.clone, _cut(Batch(inputs, batch.targets), 0, examples)
-        )
+        return copied(_cut(Batch(inputs, batch.targets), 0, examples))
 
     def in_groups(self, number: int) -> list[list[Batch]]:
         """The examples in at most ``number`` groups of about equal size."""
@@ -83,11 +79,6 @@ class Passing:
             groups[smallest].append(part)
             sizes[smallest] += count(part.inputs)
         return [group for group in groups if group]
-
-
-def _bytes(part: Batch) -> int:
-    leaves: list[Any] = pytree.tree_leaves(part)
-    return sum(leaf.nbytes for leaf in leaves if isinstance(leaf, Tensor))
 
 
 def _cut(batch: Batch, first: int, last: int) -> Batch:

@@ -124,9 +124,8 @@ def tune(
         raise TypeError(f"tune sets {', '.join(taken)} of fit by itself: leave it out.")
     options = {"progress": False, **options}
     generators = checkpoints.loader_generators(train_loader)
-    randomness = checkpoints.random_state(generators)
     place = tempfile.TemporaryDirectory() if folder is None else nullcontext(str(folder))
-    with place as path:
+    with place as path, checkpoints.random_state_kept(generators):
         plan = {"scales": [*scales], "temperatures": [*temperatures], "epochs": epochs}
         record = _Record(Path(path), plan | {"num_samples": num_samples, "seed": seed})
 
@@ -157,22 +156,19 @@ def tune(
                 metrics = {}
             return record.add(Trial(scale, temperature, until, metrics))
 
-        try:
-            settings = list(product(scales, temperatures))
-            stages = max(1, math.ceil(math.log2(len(settings))))
-            ranked: list[Trial] = []
-            for stage in range(stages):
-                until = max(1, epochs >> (stages - 1 - stage))
-                ranked = sorted((tried(*one, until) for one in settings), key=lambda one: one.nll)
-                if stage < stages - 1:
-                    ranked, dropped = ranked[: -(len(ranked) // 2)], ranked[-(len(ranked) // 2) :]
-                    for one in dropped:
-                        record.checkpoint(one.scale, one.temperature).unlink(missing_ok=True)
-                settings = [(one.scale, one.temperature) for one in ranked]
-            # With every setting diverged, this raises the error that was caught before.
-            return Tuned(trained(*settings[0], epochs), ranked[0], record.trials)
-        finally:
-            checkpoints.restore_random_state(randomness, generators)
+        settings = list(product(scales, temperatures))
+        stages = max(1, math.ceil(math.log2(len(settings))))
+        ranked: list[Trial] = []
+        for stage in range(stages):
+            until = max(1, epochs >> (stages - 1 - stage))
+            ranked = sorted((tried(*one, until) for one in settings), key=lambda one: one.nll)
+            if stage < stages - 1:
+                ranked, dropped = ranked[: -(len(ranked) // 2)], ranked[-(len(ranked) // 2) :]
+                for one in dropped:
+                    record.checkpoint(one.scale, one.temperature).unlink(missing_ok=True)
+            settings = [(one.scale, one.temperature) for one in ranked]
+        # With every setting diverged, this raises the error that was caught before.
+        return Tuned(trained(*settings[0], epochs), ranked[0], record.trials)
 
 
 class _Record:
