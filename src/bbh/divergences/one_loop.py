@@ -1,7 +1,6 @@
 """Turns a computation on rows of numbers into one loop over their columns, with a C++ compiler.
 
-Compiling takes about a second. ``torch.compile`` needs most of a minute for ten rows, and its loop
-is several times slower.
+The code is written here and not by ``torch.compile``, which takes far longer to compile.
 """
 
 import ctypes
