@@ -90,8 +90,8 @@ class Implicit(WeightDistribution):
             likelihood costs a pass through the network.
     """
 
-    # Chosen on validation parts of eight UCI sets, of diabetes, Friedman's problem and digits; these
-    # sweeps are not on record.
+    # Chosen on validation parts of eight UCI sets, of diabetes, Friedman's problem and digits.
+    # These sweeps are not on record.
     training_defaults = TrainingDefaults(learning_rate=3e-3, annealing=0.3, cooling=1 / 3)
 
     def __init__(

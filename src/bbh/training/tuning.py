@@ -81,6 +81,12 @@ def tune(
     validation NLL goes on for twice as many in all, and so forth (successive halving): the last two
     are trained for ``epochs``. Twelve pairs take four times as long as one training run.
 
+    Where a method chooses its own schedule in ``fit`` (Bayes by Hypernet: how β rises and the
+    learning rate falls), it depends on the number of epochs, which is that of the stage. A setting
+    that goes on has therefore been through the schedules of shorter runs, and the result is not
+    that of one run of ``epochs``. With ``beta`` and ``scheduler`` among the options, all stages
+    follow the same schedule.
+
     >>> import bbh, torch
     >>> x = torch.randn(40, 2)
     >>> data = torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True))

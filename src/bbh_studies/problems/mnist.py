@@ -117,8 +117,8 @@ _CORRECTED: Rows = {
     "bbb": Config(BayesByBackprop(), _MNIST, _TRAINING),
     "dropout": Config(Dropout(), _MNIST, _TRAINING),
     "mnf": Config(Flows(), _MNIST, _TRAINING).with_settings(anneal_start=3, anneal_end=12),
-    # Chosen on the validation split, with the estimator of version 0.1 (records: results/validation).
-    # The batches, smaller than those of the other methods, were chosen there too.
+    # Chosen on the validation split, with the estimator of version 0.1 (results/validation has the
+    # records). The batches, smaller than those of the other methods, were chosen there too.
     "bbh": Config(
         replace(DEFAULT_HYPERNET, spread=0.3, noise_shared=False),
         _MNIST,
