@@ -360,7 +360,7 @@ def bench(
     with the speed of its memory. Run nothing else on the machine while it measures.
 
     `estimators` makes the estimator card: bias, noise and time of every divergence on distributions
-    whose KL is known. Of the options it takes --rounds, --quick, --seed and --out.
+    whose KL is known. It uses only the options --rounds, --quick, --seed and --out.
 
     Examples:
 

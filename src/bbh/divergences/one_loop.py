@@ -29,7 +29,7 @@ _SECONDS_TO_COMPILE = 120
 _VECTORS = ("-fno-math-errno", "-fno-trapping-math")
 _FLAGS = ("-O3", "-march=native", "-shared", "-fPIC", "-fopenmp-simd", *_VECTORS)
 
-# Of two numbers, minimum and maximum always return one each, so that NaN is not lost.
+# Minimum and maximum never return the same one of two numbers, so that sorting does not lose NaN.
 _EXPRESSIONS = ARITHMETIC | {
     "minimum": "{0} < {1} ? {0} : {1}",
     "maximum": "{0} < {1} ? {1} : {0}",

@@ -163,7 +163,10 @@ def _checked(posterior: Posterior[Any], name: str, draws: Samples, batch: Any) -
 
 
 def _taken(posterior: Posterior[Any], name: str, draws: Samples, batch: Any) -> Batch:
-    """A batch on the CPU with what the module is called with in place of the network's inputs."""
+    """The batch on the CPU, with features in place of the network's inputs.
+
+    Features are what the network calls the module with.
+    """
     seen: list[Tensor] = []
 
     def note(module: nn.Module, given: Sequence[Any], named: Mapping[str, Any]) -> None:

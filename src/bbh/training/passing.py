@@ -15,8 +15,9 @@ _BYTES = 64 * 2**20
 class Passing:
     """Copies of examples from all over the latest pass through a loader.
 
-    The loader is not asked for anything, so its random numbers and its state stay as they are. The
-    examples come from batches at equal distances, since a loader may yield them sorted.
+    They are taken from batches that something else reads, so the loader's random numbers and its
+    state are the same as without. The examples come from batches at equal distances, since a loader
+    may yield them sorted.
 
     Args:
         limit: About how many examples to keep.
@@ -38,7 +39,8 @@ class Passing:
 
         Args:
             loader: Anything that yields batches.
-            length: How many it yields, if that is known; if not, its first batches must do.
+            length: The number of its batches; None if it is not known, and then all examples come
+                from the first batches.
         """
         self.batches = []
         number = length or self._spread

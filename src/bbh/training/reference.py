@@ -29,8 +29,8 @@ class ReferenceKeeper:
     """Watches the first epoch and keeps some of its inputs as the posterior's reference.
 
     Every piece of the epoch is equally likely to be kept (reservoir sampling), since a loader may
-    not shuffle. The choice has a random generator of its own, and what is kept is copied as it
-    passes by: the loader and the random numbers of training are the same with and without.
+    not shuffle. The choice has a random generator of its own, and inputs are copied from batches
+    that training reads: the loader and the random numbers of training are the same as without.
 
     Args:
         posterior: The posterior that is trained.
@@ -56,7 +56,7 @@ class ReferenceKeeper:
         return loader if self._done else self._watched(loader)
 
     def end_epoch(self, fabric: Fabric) -> None:
-        """Hands what was remembered in the first epoch to the posterior, in all processes."""
+        """After the first epoch, hands the inputs to the posterior, the same in all processes."""
         if self._done:
             return
         self._done = True

@@ -14,9 +14,9 @@ from bbh.standardisation import standardisation_of
 from bbh.training.checkpoints import random_state_kept
 
 logger = logging.getLogger("bbh")
-# Outputs begin within a few units of zero. Targets that are, measured against outputs of that size
-# and the noise, ten times as far away will hardly be reached at usual learning rates; and noise of
-# ten times the targets' spread drowns what they say: both are nearly always a matter of units.
+# Outputs are about 1 at first. Targets that are ten times as far from zero as such outputs with
+# their noise will hardly be reached at usual learning rates, and noise of ten times the targets'
+# spread hides them. Both are nearly always a matter of units.
 _FAR = 10.0
 
 

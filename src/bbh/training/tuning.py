@@ -194,11 +194,11 @@ class _Record:
             self.trials = [Trial(**one) for one in known["trials"]]
 
     def checkpoint(self, scale: float, temperature: float) -> Path:
-        """Where a setting's training state is kept."""
+        """The file that keeps a setting's training state."""
         return self.folder / f"scale-{scale!r}-temperature-{temperature!r}.checkpoint"
 
     def find(self, scale: float, temperature: float, epochs: int) -> Trial | None:
-        """The trial of this setting after so many epochs, if it has been made."""
+        """The trial of this setting after this many epochs; None if it has not been made."""
         wanted = (scale, temperature, epochs)
         found = (one for one in self.trials if (one.scale, one.temperature, one.epochs) == wanted)
         return next(found, None)
