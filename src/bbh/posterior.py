@@ -111,9 +111,10 @@ class Posterior(nn.Module, Generic[P]):
         check_parts(likelihood, prior)
         if missing := sorted(trainable_parameters(network).keys() - weights.shapes.keys()):
             raise ValueError(f"the weight distribution does not cover {missing}.")
-        weights.check_prior(prior.for_shapes(weights.shapes))
+        prior = prior.for_shapes(weights.shapes)
+        weights.check_prior(prior)
         self.weights = weights
-        self.prior = prior.for_shapes(weights.shapes)
+        self.prior = prior
         self.likelihood = copy.deepcopy(likelihood)
         self.execution = execution
         self.adversarial = adversarial

@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 
 from bbh.version import __version__
+from bbh_studies.bench.settings import BENCHMARKS
 from bbh_studies.report import findings, write_report
 from bbh_studies.run.plan import check_before, plan
 from bbh_studies.run.run import Run
@@ -63,10 +64,6 @@ def _rows_in_words() -> str:
         elif rows != usual:
             words += f" ({study.name}: also {', '.join(rows[len(usual) :])})"
     return words
-
-
-def _complete_bench(incomplete: str) -> list[str]:
-    return [word for word in ("cpu", "gpu", "estimators") if word.startswith(incomplete)]
 
 
 _Device = Annotated[str, typer.Option(help="auto, cpu or cuda.", autocompletion=completion.devices)]
@@ -328,7 +325,8 @@ def report(
 @app.command()
 def bench(
     where: Annotated[
-        str, typer.Argument(help="cpu, gpu or estimators.", autocompletion=_complete_bench)
+        str,
+        typer.Argument(help=f"{_listed(BENCHMARKS)}.", autocompletion=completion.benchmarks),
     ],
     rounds: Annotated[
         int | None,
@@ -363,7 +361,7 @@ def bench(
     with the speed of its memory. Run nothing else on the machine while it measures.
 
     `estimators` makes the estimator card: bias, noise and time of every divergence on distributions
-    whose KL is known. Of the options it takes --rounds, --quick, --seed and --out.
+    whose KL is known. It uses only the options --rounds, --quick, --seed and --out.
 
     Examples:
 

@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 import bbh
 from bbh_studies.cli import app
 from bbh_studies.datasets import DataError
-from bbh_studies.datasets.uci import UCI, load_uci
+from bbh_studies.datasets.uci import UCI, UciData, load_uci
 from bbh_studies.problems.uci.study import ROWS, Uci
-from bbh_studies.problems.uci.train_and_measure import Steps, constant_predictor
+from bbh_studies.problems.uci.train_and_measure import Steps, measure
 from bbh_studies.record import Record
 from bbh_studies.report import uci_table
 from bbh_studies.report.uci_table import mean_ranks
@@ -116,9 +116,10 @@ class TestBatches:
             assert sorted(seen[first : first + num].tolist()) == list(range(num))
 
 
-def test_constant_predictor():
+def test_metrics_of_a_prediction_that_ignores_inputs():
     train, test = torch.randn(50, 1) * 3 + 10, torch.randn(20, 1) * 3 + 11
-    found = constant_predictor(train, test)
+    posterior = bbh.methods.maximum_a_posteriori(torch.nn.Linear(2, 1), Uci().likelihood())
+    found = measure(posterior, UciData(torch.randn(50, 2), train, torch.randn(20, 2), test, ""), 1)
     normal = stats.norm(train.mean(), train.std(correction=0))
     assert found["constant_nll"] == pytest.approx(-normal.logpdf(test.numpy()).mean(), rel=1e-4)
     assert found["constant_rmse"] == pytest.approx(

@@ -23,7 +23,7 @@ class AveragedLoss:
         L_b(x) = −log 1/S Σ_s p(y_b | x, w_s)
         ∇L_b(x) = −Σ_s r_sb ∇ log p(y_b | x, w_s),   r_b = softmax_s log p(y_b | x, w_s)
 
-    The draws are processed in chunks. Of each chunk only the log-sum-exp and its gradient are kept,
+    The draws are processed in chunks. Only the log-sum-exp of each chunk and its gradient are kept,
     and the gradients of chunks are weighted by their shares of the joint sum. One pass therefore
     gives the exact gradient for any chunk size.
 

@@ -1,6 +1,8 @@
 """Checkpoints: everything that is needed to continue training, written atomically."""
 
 import random
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +63,16 @@ def restore_random_state(state: dict[str, Any], generators: list[torch.Generator
     np.random.set_state(legacy)  # noqa: NPY002
     for generator, saved in zip(generators, state["loader"], strict=True):
         generator.set_state(saved)
+
+
+@contextmanager
+def random_state_kept(generators: list[torch.Generator]) -> Generator[None]:
+    """After the block, all random generators are where they were before it, even if it raises."""
+    before = random_state(generators)
+    try:
+        yield
+    finally:
+        restore_random_state(before, generators)
 
 
 def seed_all(seed: int, generators: list[torch.Generator]) -> None:

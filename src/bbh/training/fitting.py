@@ -65,7 +65,8 @@ class Checkpoint:
     Args:
         path: The file, which is written after every epoch.
         resume: Whether to continue from the file if it exists. On a CPU the result equals that of
-            an uninterrupted run bit for bit. If False, an existing file is an error.
+            an uninterrupted run bit for bit, if both have the same number of epochs: schedules that
+            a method chooses itself depend on it. If False, an existing file is an error.
         seconds: The least time between two writes, for large posteriors whose state takes longer to
             write than an epoch takes to train.
     """
@@ -259,7 +260,7 @@ def fit(
 
 
 def _resumed(run: TrainingRun, checkpoint: Checkpoint, generators: list[torch.Generator]) -> bool:
-    """Restores the run from the checkpoint if its file exists; whether it did."""
+    """Restores the run from the checkpoint if its file exists, and returns whether it did."""
     path = Path(checkpoint.path)
     if not path.exists():
         return False

@@ -37,7 +37,7 @@ class DivergedError(FloatingPointError):
     Attributes:
         term: Name of the value: nll, complexity, auxiliary, total, gradient_norm, or
             batch_norm_statistics for the running means and variances of normalisation layers.
-        history: The records of the epochs before.
+        history: The records of the epochs that were completed.
     """
 
     def __init__(self, term: str, step: int, value: float):
@@ -273,7 +273,7 @@ class HostVerdict(Verdict):
 
     Args:
         step: Number of the step, for the error message.
-        may_overflow: Whether an infinite gradient is no error. In half precision a loss scaler
+        may_overflow: Whether an infinite gradient is allowed. In half precision a loss scaler
             tries larger scales until gradients overflow, and skips those updates itself.
 
     Attributes:

@@ -81,6 +81,12 @@ def tune(
     validation NLL goes on for twice as many in all, and so forth (successive halving): the last two
     are trained for ``epochs``. Twelve pairs take four times as long as one training run.
 
+    Where a method chooses its own schedule in ``fit`` (Bayes by Hypernet: how β rises and the
+    learning rate falls), it depends on the number of epochs, which is that of the stage. A setting
+    that goes on has therefore been through the schedules of shorter runs, and the result is not
+    that of one run of ``epochs``. With ``beta`` and ``scheduler`` among the options, all stages
+    follow the same schedule.
+
     >>> import bbh, torch
     >>> x = torch.randn(40, 2)
     >>> data = torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True))
@@ -124,9 +130,8 @@ def tune(
         raise TypeError(f"tune sets {', '.join(taken)} of fit by itself: leave it out.")
     options = {"progress": False, **options}
     generators = checkpoints.loader_generators(train_loader)
-    randomness = checkpoints.random_state(generators)
     place = tempfile.TemporaryDirectory() if folder is None else nullcontext(str(folder))
-    with place as path:
+    with place as path, checkpoints.random_state_kept(generators):
         plan = {"scales": [*scales], "temperatures": [*temperatures], "epochs": epochs}
         record = _Record(Path(path), plan | {"num_samples": num_samples, "seed": seed})
 
@@ -157,22 +162,19 @@ def tune(
                 metrics = {}
             return record.add(Trial(scale, temperature, until, metrics))
 
-        try:
-            settings = list(product(scales, temperatures))
-            stages = max(1, math.ceil(math.log2(len(settings))))
-            ranked: list[Trial] = []
-            for stage in range(stages):
-                until = max(1, epochs >> (stages - 1 - stage))
-                ranked = sorted((tried(*one, until) for one in settings), key=lambda one: one.nll)
-                if stage < stages - 1:
-                    ranked, dropped = ranked[: -(len(ranked) // 2)], ranked[-(len(ranked) // 2) :]
-                    for one in dropped:
-                        record.checkpoint(one.scale, one.temperature).unlink(missing_ok=True)
-                settings = [(one.scale, one.temperature) for one in ranked]
-            # With every setting diverged, this raises the error that was caught before.
-            return Tuned(trained(*settings[0], epochs), ranked[0], record.trials)
-        finally:
-            checkpoints.restore_random_state(randomness, generators)
+        settings = list(product(scales, temperatures))
+        stages = max(1, math.ceil(math.log2(len(settings))))
+        ranked: list[Trial] = []
+        for stage in range(stages):
+            until = max(1, epochs >> (stages - 1 - stage))
+            ranked = sorted((tried(*one, until) for one in settings), key=lambda one: one.nll)
+            if stage < stages - 1:
+                ranked, dropped = ranked[: -(len(ranked) // 2)], ranked[-(len(ranked) // 2) :]
+                for one in dropped:
+                    record.checkpoint(one.scale, one.temperature).unlink(missing_ok=True)
+            settings = [(one.scale, one.temperature) for one in ranked]
+        # With every setting diverged, this raises the error that was caught before.
+        return Tuned(trained(*settings[0], epochs), ranked[0], record.trials)
 
 
 class _Record:
@@ -192,11 +194,11 @@ class _Record:
             self.trials = [Trial(**one) for one in known["trials"]]
 
     def checkpoint(self, scale: float, temperature: float) -> Path:
-        """Where a setting's training state is kept."""
+        """The file that keeps a setting's training state."""
         return self.folder / f"scale-{scale!r}-temperature-{temperature!r}.checkpoint"
 
     def find(self, scale: float, temperature: float, epochs: int) -> Trial | None:
-        """The trial of this setting after so many epochs, if it has been made."""
+        """The trial of this setting after this many epochs; None if it has not been made."""
         wanted = (scale, temperature, epochs)
         found = (one for one in self.trials if (one.scale, one.temperature, one.epochs) == wanted)
         return next(found, None)

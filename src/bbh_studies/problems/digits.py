@@ -12,11 +12,11 @@ from bbh_studies.problems.study import Study
 from bbh_studies.settings.config import Config
 from bbh_studies.settings.method import Method
 from bbh_studies.settings.methods import (
+    DEFAULT_HYPERNET,
     BayesByBackprop,
     DeepEnsemble,
     Dropout,
     Flows,
-    Hypernet,
     MaximumAPosteriori,
 )
 from bbh_studies.settings.optimisation import Optimisation
@@ -58,15 +58,7 @@ _METHODS: tuple[Method, ...] = (
     BayesByBackprop(),
     Dropout(),
     Flows(),
-    Hypernet(
-        num_samples=10,
-        likelihood_samples=5,
-        divergence="entropy",
-        neighbours=0,
-        hidden=(16, 32, 64),
-        noise_dim=4,
-        noise_shared=True,
-    ),
+    DEFAULT_HYPERNET,
 )
 _TRAINING = Optimisation(epochs=40, batch_size=64, anneal_start=2, anneal_end=20)
 STUDIES = (

@@ -89,8 +89,8 @@ def mean_ranks(sets: Sequence[Mapping[str, float]]) -> dict[str, float]:
     {'a': 2.0, 'b': 1.75, 'c': 2.25}
 
     Args:
-        sets: Of each set, the mean of a metric that should be low for every method. Methods that
-            lack a set are not ranked.
+        sets: For each set, every method's mean of a metric that should be low. Methods that lack a
+            set are not ranked.
     """
     complete = [name for name in sets[0] if all(name in one for one in sets)]
     return {

@@ -276,6 +276,16 @@ class HamiltonianMonteCarlo(Reference):
     title = "HMC (reference)"
 
 
+# The library's own settings of Bayes by Hypernet, spelled out so that records hold them.
+DEFAULT_HYPERNET = Hypernet(
+    num_samples=10,
+    likelihood_samples=5,
+    divergence="entropy",
+    neighbours=0,
+    hidden=(16, 32, 64),
+    noise_dim=4,
+    noise_shared=True,
+)
 METHODS: dict[str, type[Method]] = {
     method.word: method
     for method in (

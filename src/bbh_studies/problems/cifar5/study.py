@@ -24,11 +24,11 @@ from bbh_studies.settings.config import Config
 from bbh_studies.settings.gaussian_prior import GaussianPrior
 from bbh_studies.settings.method import Method
 from bbh_studies.settings.methods import (
+    DEFAULT_HYPERNET,
     BayesByBackprop,
     DeepEnsemble,
     Dropout,
     Flows,
-    Hypernet,
     MaximumAPosteriori,
 )
 from bbh_studies.settings.optimisation import Optimisation
@@ -176,17 +176,7 @@ _CORRECTED: Rows = {
     # A low rate: switching off half of the units would be too much for so narrow a network.
     "dropout": Config(Dropout(dropout_layers=True, dropout_rate=0.1), _HE, _TRAINING),
     "mnf": _variational(Flows(max_scale=0.3)),
-    "bbh": _variational(
-        Hypernet(
-            num_samples=10,
-            likelihood_samples=5,
-            divergence="entropy",
-            neighbours=0,
-            hidden=(16, 32, 64),
-            noise_dim=8,
-            spread=0.03,
-        )
-    ),
+    "bbh": _variational(replace(DEFAULT_HYPERNET, spread=0.03, noise_dim=8, noise_shared=False)),
 }
 # Shows what the complexity does to a deep network at full weight and at parts of it.
 _TEMPERATURES = (1.0, 0.1, 0.01, 1e-3)

@@ -123,7 +123,8 @@ _CORRECTED: Rows = {
     # All tensors share one z, since the layers' weights depend on each other given the data. Of
     # shared noise with 1, 2, 4, 8 and 16 dimensions and independent noise with 4, that with 2 had
     # the lowest objective at the end of training (noise 9, seed 10). Rate, widths and number of
-    # steps are those chosen on raw data, by the distance to the reference, on other seeds.
+    # steps are those chosen on raw data, by the distance to the reference, on other seeds. Neither
+    # search is on record.
     "bbh": _row(
         Hypernet(
             divergence="entropy",
