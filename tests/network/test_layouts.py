@@ -83,3 +83,25 @@ def test_a_layout_tried_in_vain_leaves_no_trace():
         outputs = posterior(torch.ones(5, 1, 6, 6), posterior.sample(1))
         results.append([outputs, *posterior.statistics(), torch.rand(3)])
     torch.testing.assert_close(*results, rtol=0, atol=0)
+
+
+@LAYOUTS
+@pytest.mark.parametrize("channels", [2, 3, 6, 8])
+def test_gradients_of_strided_one_by_one_convolutions(channels: int):
+    """PyTorch 2.13 gets them wrong with channels last, for two to six channels."""
+    torch.manual_seed(0)
+    network = nn.Conv2d(channels, 8, 1, stride=2)
+    posterior = bbh.methods.maximum_a_posteriori(
+        nn.Sequential(network, nn.Flatten()), bbh.likelihoods.Categorical()
+    )
+    images = torch.randn(5, channels, 16, 16)
+    for given, run in [
+        (images.clone().requires_grad_(), lambda x: posterior(x, posterior.sample(1))[0]),
+        (images.double().requires_grad_(), lambda x: network.double()(x).flatten(1)),
+    ]:
+        outputs = run(given)
+        slopes = torch.linspace(-1, 1, outputs.numel()).view_as(outputs).to(outputs)
+        outputs.backward(slopes)
+        if given.dtype == torch.float32:
+            found = given.grad
+    torch.testing.assert_close(found, given.grad.float())
