@@ -211,6 +211,13 @@ def test_the_end_of_an_epoch_reaches_every_member():
 # --- Training --------------------------------------------------------------------------------
 
 
+def trained(posterior: bbh.Posterior, batch: tuple, steps: int, rate: float) -> None:
+    optimizer = torch.optim.Adam(posterior.parameters(), lr=rate)
+    step = bbh.TrainingStep(posterior, optimizer, num_data=len(batch[0]))
+    for _ in range(steps):
+        step(batch)
+
+
 def separate(whole: bbh.Posterior, member: Callable, network: nn.Module) -> list[bbh.Posterior]:
     """The members of a mixture, each as a posterior by itself."""
     singles = [member(network, whole.likelihood) for _ in whole.weights.members]
@@ -247,13 +254,13 @@ def test_points_are_trained_exactly_as_if_each_were_alone(num_samples):
     starts = [BatchNormNet(), BatchNormNet()]
     data = TensorDataset(images(30), labels(30))
 
-    def trained(posterior: bbh.Posterior, members: int) -> bbh.Posterior:
+    def fitted(posterior: bbh.Posterior, members: int) -> bbh.Posterior:
         torch.manual_seed(2)
         loader = DataLoader(data, batch_size=10, shuffle=True)
         bbh.fit(
             posterior,
             loader,
-            epochs=3,
+            epochs=2,
             # The gradient is divided by the number of members, and by 2 that is exact.
             optimizer=partial(torch.optim.Adam, lr=0.01, eps=1e-8 / members),
             num_samples=num_samples and num_samples // 2 * members,
@@ -263,8 +270,8 @@ def test_points_are_trained_exactly_as_if_each_were_alone(num_samples):
 
     others = iter(starts[1:])
     arguments = {"method": MAP, "num_members": 2, "make_network": others.__next__}
-    whole = trained(mixture(starts[0], Categorical(), **arguments), 2)
-    alone = [trained(MAP(one, Categorical()), 1) for one in starts]
+    whole = fitted(mixture(starts[0], Categorical(), **arguments), 2)
+    alone = [fitted(MAP(one, Categorical()), 1) for one in starts]
     together = whole.sample(2).apart()
     for draw, single in zip(together, alone, strict=True):
         (expected,) = single.sample(1).apart()
@@ -318,10 +325,7 @@ def test_hypernets_are_trained_like_one_alone():
     network, likelihood = nn.Linear(1, 1), Gaussian(0.5)
 
     def slopes(posterior: bbh.Posterior) -> Tensor:
-        optimizer = torch.optim.Adam(posterior.parameters(), lr=0.01)
-        step = bbh.TrainingStep(posterior, optimizer, num_data=20)
-        for _ in range(150):
-            step((inputs, 2 * inputs))
+        trained(posterior, (inputs, 2 * inputs), steps=150, rate=0.01)
         return posterior.weights.sample(3000)["weight"].flatten().detach()
 
     alone = slopes(bbh.methods.bayes_by_hypernet(network, likelihood))
@@ -476,19 +480,18 @@ def test_a_mixture_covers_both_modes():
     std = (positive * (grid[grid > 0] - mean).square()).sum().sqrt()
 
     def drawn(posterior: bbh.Posterior) -> Tensor:
-        loader = DataLoader(TensorDataset(inputs, targets), batch_size=20)
-        bbh.fit(posterior, loader, epochs=250, learning_rate=0.03, progress=False, compare=False)
+        trained(posterior, (inputs, targets), steps=150, rate=0.05)
         return posterior.weights.sample(6000)["w"].flatten().detach()
 
-    member = partial(bbh.methods.bayes_by_backprop, initial_scale=0.1, num_samples=5)
+    member = partial(bbh.methods.bayes_by_backprop, initial_scale=0.1, num_samples=2)
     alone = drawn(member(Square(), Gaussian(noise)))
     assert alone.sign().mean().abs() > 0.99  # one of the two
-    whole = mixture(Square(), Gaussian(noise), method=member, num_members=6)
+    whole = mixture(Square(), Gaussian(noise), method=member, num_members=4)
     both = drawn(whole)
     share = (both > 0).float().mean().item()
     assert 0.1 < share < 0.9
-    # Each of six members lies in one of the modes.
-    assert share * 6 == pytest.approx(round(share * 6), abs=0.02)
+    # Each of four members lies in one of the modes.
+    assert share * 4 == pytest.approx(round(share * 4), abs=0.02)
     assert both.abs().mean().item() == pytest.approx(mean.item(), abs=0.05)
     assert both.abs().std().item() == pytest.approx(std.item(), rel=0.25)
 

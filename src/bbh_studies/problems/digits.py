@@ -10,13 +10,13 @@ from bbh_studies.datasets.digits import NUM_TRAIN
 from bbh_studies.problems.images.problem import ImageProblem
 from bbh_studies.problems.study import Study
 from bbh_studies.settings.config import Config
+from bbh_studies.settings.hypernets import Hypernet, Mixture
 from bbh_studies.settings.method import Method
 from bbh_studies.settings.methods import (
     BayesByBackprop,
     DeepEnsemble,
     Dropout,
     Flows,
-    Hypernet,
     MaximumAPosteriori,
 )
 from bbh_studies.settings.optimisation import Optimisation
@@ -52,21 +52,23 @@ class Digits(ImageProblem):
         return load_digits()
 
 
+_HYPERNET = Hypernet(
+    num_samples=10,
+    likelihood_samples=5,
+    divergence="entropy",
+    neighbours=0,
+    hidden=(16, 32, 64),
+    noise_dim=4,
+    noise_shared=True,
+)
 _METHODS: tuple[Method, ...] = (
     MaximumAPosteriori(),
     DeepEnsemble(num_members=5),
     BayesByBackprop(),
     Dropout(),
     Flows(),
-    Hypernet(
-        num_samples=10,
-        likelihood_samples=5,
-        divergence="entropy",
-        neighbours=0,
-        hidden=(16, 32, 64),
-        noise_dim=4,
-        noise_shared=True,
-    ),
+    _HYPERNET,
+    Mixture.of(_HYPERNET),
 )
 _TRAINING = Optimisation(epochs=40, batch_size=64, anneal_start=2, anneal_end=20)
 STUDIES = (

@@ -22,13 +22,13 @@ from bbh_studies.problems.images.problem import ImageProblem
 from bbh_studies.problems.study import Rows, Study, attacks_on
 from bbh_studies.settings.config import Config
 from bbh_studies.settings.gaussian_prior import GaussianPrior
+from bbh_studies.settings.hypernets import Hypernet, Mixture
 from bbh_studies.settings.method import Method
 from bbh_studies.settings.methods import (
     BayesByBackprop,
     DeepEnsemble,
     Dropout,
     Flows,
-    Hypernet,
     MaximumAPosteriori,
 )
 from bbh_studies.settings.optimisation import Optimisation
@@ -169,6 +169,15 @@ def _variational(method: Method) -> Config:
     )
 
 
+_HYPERNET = Hypernet(
+    num_samples=10,
+    likelihood_samples=5,
+    divergence="entropy",
+    neighbours=0,
+    hidden=(16, 32, 64),
+    noise_dim=8,
+    spread=0.03,
+)
 _CORRECTED: Rows = {
     "map": Config(MaximumAPosteriori(), _HE, _TRAINING),
     "ensemble": Config(DeepEnsemble(num_members=5), _HE, _TRAINING),
@@ -176,17 +185,8 @@ _CORRECTED: Rows = {
     # A low rate: switching off half of the units would be too much for so narrow a network.
     "dropout": Config(Dropout(dropout_layers=True, dropout_rate=0.1), _HE, _TRAINING),
     "mnf": _variational(Flows(max_scale=0.3)),
-    "bbh": _variational(
-        Hypernet(
-            num_samples=10,
-            likelihood_samples=5,
-            divergence="entropy",
-            neighbours=0,
-            hidden=(16, 32, 64),
-            noise_dim=8,
-            spread=0.03,
-        )
-    ),
+    "bbh": _variational(_HYPERNET),
+    "mixture": _variational(Mixture.of(_HYPERNET)),
 }
 # Shows what the complexity does to a deep network at full weight and at parts of it.
 _TEMPERATURES = (1.0, 0.1, 0.01, 1e-3)

@@ -18,13 +18,13 @@ from bbh_studies.datasets.uci import UCI, load_uci
 from bbh_studies.problems.problem import Problem, Runner
 from bbh_studies.problems.study import Rows, Study
 from bbh_studies.settings.config import Config
+from bbh_studies.settings.hypernets import Hypernet
 from bbh_studies.settings.method import Method
 from bbh_studies.settings.methods import (
     BayesByBackprop,
     DeepEnsemble,
     Dropout,
     Flows,
-    Hypernet,
     MaximumAPosteriori,
 )
 from bbh_studies.settings.optimisation import Optimisation
