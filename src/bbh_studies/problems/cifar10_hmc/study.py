@@ -6,7 +6,7 @@ and no augmentation, which has no place in that posterior; what differs is the a
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,12 +28,12 @@ from bbh_studies.settings.config import Config
 from bbh_studies.settings.gaussian_prior import GaussianPrior
 from bbh_studies.settings.method import Method
 from bbh_studies.settings.methods import (
+    DEFAULT_HYPERNET,
     BayesByBackprop,
     DeepEnsemble,
     Dropout,
     Flows,
     HamiltonianMonteCarlo,
-    Hypernet,
     MaximumAPosteriori,
 )
 from bbh_studies.settings.optimisation import Optimisation
@@ -130,15 +130,6 @@ def _variational(method: Method) -> Config:
     return _row(method).with_settings(epochs=20, warm_start_epochs=10)
 
 
-_HYPERNET = Hypernet(
-    num_samples=10,
-    likelihood_samples=5,
-    divergence="entropy",
-    neighbours=0,
-    hidden=(16, 32, 64),
-    noise_dim=8,
-    spread=0.03,
-)
 _ROWS: Rows = {
     "map": _row(MaximumAPosteriori()),
     "ensemble": _row(DeepEnsemble(num_members=5)),
@@ -147,7 +138,7 @@ _ROWS: Rows = {
     # network.
     "dropout": _row(Dropout(dropout_layers=True, dropout_rate=0.1)),
     "mnf": _variational(Flows()),
-    "bbh": _variational(_HYPERNET),
+    "bbh": _variational(replace(DEFAULT_HYPERNET, spread=0.03, noise_dim=8, noise_shared=False)),
     "hmc": _row(HamiltonianMonteCarlo()),
 }
 STUDIES = (
