@@ -19,7 +19,7 @@ from bbh_studies.studies import STUDIES, find_study
 from terminal import unwrapped
 
 runner = CliRunner()
-METHODS = tuple(find_study("digits").rows())
+METHODS = tuple(find_study("mnist").rows("paper"))
 MAP = ("run", "digits", "--method", "map", "--device", "cpu")
 
 
@@ -180,7 +180,7 @@ def test_a_dry_run_needs_no_data_and_leaves_no_trace(tmp_path, monkeypatch):
         (["run", "digits", "--set", "epochs=0"], "at least one"),
         (["run", "digits", "--set", "epochs=2"], "use --epochs, which shortens both"),
         (["run", "digits", "--method", "bbh", "--set", "generator=big"], "layerwise, sliced"),
-        (["run", "digits", "--method", "map", "--set", "hidden=3,4"], "a setting of bbh."),
+        (["run", "digits", "--method", "map", "--set", "hidden=3,4"], "a setting of bbh, mixture."),
         (["run", "digits", "--set", "noise_scale=3"], "a setting of toy."),
         (["run", "mnist", "--set", "attack_steps=3"], "mnist-attacks, cifar5-attacks."),
         (["run", "digits", "--set", "method=map"], "key=value with one of"),

@@ -39,6 +39,8 @@ console = Console()
 FAILED, INTERRUPTED = 1, 130
 # Passes over the digits in `bbh demo`.
 _DEMO_EPOCHS = 40
+# A mixture takes as long as all other rows together.
+_NOT_IN_DEMO = ("mixture",)
 
 
 def _version(shown: bool) -> bool:
@@ -55,15 +57,16 @@ def _listed(words: Iterable[str]) -> str:
 
 def _rows_in_words() -> str:
     """The rows of all studies in words: the usual ones, then what some studies have instead."""
-    usual = list(STUDIES["mnist"].rows())
+    usual = list(STUDIES["mnist"].rows("paper"))
     words = _listed(usual)
+    having: dict[str, list[str]] = {}
     for study in STUDIES.values():
         rows = list(study.rows())
         if rows[: len(usual)] != usual:
             words += f"; in {study.name} {_listed(rows)}"
-        elif rows != usual:
-            words += f" ({study.name}: also {', '.join(rows[len(usual) :])})"
-    return words
+        for further in rows[len(usual) :] if rows[: len(usual)] == usual else ():
+            having.setdefault(further, []).append(study.name)
+    return words + "".join(f"; {one} in {', '.join(names)}" for one, names in having.items())
 
 
 _Device = Annotated[str, typer.Option(help="auto, cpu or cuda.", autocompletion=completion.devices)]
@@ -107,6 +110,8 @@ def demo(
     for study in ("toy", "digits"):
         runs = []
         for row, config in find_study(study).rows("corrected").items():
+            if row in _NOT_IN_DEMO:
+                continue
             share = max(1, round(config.training.epochs * epochs / _DEMO_EPOCHS))
             runs += plan(study, variants=[row], seeds=[seed], epochs=share, out=out)
         train = partial(execute, runs, device="cpu", resume=resume, console=console)

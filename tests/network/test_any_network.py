@@ -28,7 +28,7 @@ class TestWorks:
             pytest.skip("there is no kernel to mask: see the test of dropout masks")
         posterior = method(case.make(), Categorical(), **case.options).train()
         inputs, targets = case.inputs(), torch.randint(0, 3, (B,))
-        energy = bbh.free_energy(posterior, (inputs, targets), num_data=B, num_samples=5)
+        energy = bbh.free_energy(posterior, (inputs, targets), num_data=B, num_samples=6)
         energy.total.backward()
         for name, value in posterior.named_parameters():
             assert value.grad is not None, name

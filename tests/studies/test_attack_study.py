@@ -61,7 +61,7 @@ class TestRun:
     def test_all_methods_from_files_to_a_report(self, data, tmp_path):
         out = tmp_path / "runs"
         records = run_tiny(data, out, "cifar5-attacks")
-        assert sorted(records) == sorted(f"{method}-0" for method in METHODS)
+        assert sorted(records) == sorted(f"{method}-0" for method in (*METHODS, "mixture"))
         sizes = [levels / 255 for levels in (0, 1, 2, 4, 8, 16, 32)]
         for name, record in records.items():
             curves = record.curves

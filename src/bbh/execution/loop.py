@@ -53,7 +53,7 @@ def _try_channels_last(
 
     If this fails, buffers and random state are restored and the pass uses the original layout.
     """
-    carried = [value for name, value in samples.items() if name not in network.weights]
+    carried = [samples[name] for name in samples if name not in network.weights]
     saved = [(value, value.clone()) for value in (*network.buffers(), *carried)]
     randomness = torch.get_rng_state()
     try:

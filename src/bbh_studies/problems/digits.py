@@ -1,6 +1,6 @@
 """Digits of 8×8 pixels: small and quick, for the demonstration."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch import nn
@@ -10,9 +10,9 @@ from bbh_studies.datasets.digits import NUM_TRAIN
 from bbh_studies.problems.images.problem import ImageProblem
 from bbh_studies.problems.study import Study
 from bbh_studies.settings.config import Config
+from bbh_studies.settings.hypernets import DEFAULT_HYPERNET, Mixture
 from bbh_studies.settings.method import Method
 from bbh_studies.settings.methods import (
-    DEFAULT_HYPERNET,
     BayesByBackprop,
     DeepEnsemble,
     Dropout,
@@ -59,6 +59,7 @@ _METHODS: tuple[Method, ...] = (
     Dropout(),
     Flows(),
     DEFAULT_HYPERNET,
+    Mixture.of(replace(DEFAULT_HYPERNET, likelihood_samples=1)),
 )
 _TRAINING = Optimisation(epochs=40, batch_size=64, anneal_start=2, anneal_end=20)
 STUDIES = (

@@ -1,6 +1,5 @@
 """Training, the same in every study: a run becomes a posterior, with its time and memory."""
 
-import copy
 import gc
 import sys
 from collections.abc import Callable, Iterator
@@ -83,15 +82,14 @@ def train(
     seconds_before = 0.0
     if config.method.warm_epochs:
         first = warm_start.first_config(config)
-        point = first.build_posterior(make_network)
+        point = warm_start.build_points(first, config.method.num_starts, make_network)
         # Without the lower limit in seconds: the last checkpoint of the warm start is where a run
         # that is interrupted later goes on.
         every = _worth_writing(point)
         seconds_before = _seconds(
             fit(first, point, checkpoint=run.warm_start, every=every, progress=progress)
         )
-        trained = warm_start.with_weights_of(point, make_network())
-        make_network = partial(copy.deepcopy, trained)
+        make_network = warm_start.in_turn(warm_start.trained_networks(point, make_network))
         if isinstance(progress, Display):
             progress = warm_start.Later(progress, first.training.epochs)
     posterior = config.build_posterior(make_network)

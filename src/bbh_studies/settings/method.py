@@ -85,6 +85,11 @@ class Method(ABC):
         return 0
 
     @property
+    def num_starts(self) -> int:
+        """How many MAP estimates a warm start finds; the members of a mixture have one each."""
+        return 1
+
+    @property
     def likelihood_draws(self) -> int | None:
         """How many of a training step's weight draws see the batch; None for all."""
         return None

@@ -7,22 +7,17 @@ from typing import Any
 from torch import nn
 
 import bbh
-from bbh import generators, methods
+from bbh import methods
 from bbh.likelihoods import Likelihood
 from bbh.priors import Prior
-from bbh.samples import Shapes, size
 from bbh_studies.settings import legacy
-from bbh_studies.settings.method import Method, Model, Reference, WithDivergence, count
+from bbh_studies.settings.hypernets import Hypernet, Mixture
+from bbh_studies.settings.method import Method, Model, Reference, WithDivergence
 from bbh_studies.settings.words import ConfigError, choose
 
 _ALL = "all"
 _KERNELS = "kernels"
 _DENSE = "dense"
-_GENERATORS = {
-    "layerwise": generators.LayerWise,
-    "sliced": generators.Sliced,
-    "single": generators.Single,
-}
 
 
 @dataclass(frozen=True)
@@ -197,65 +192,6 @@ class Flows(Method):
 
 
 @dataclass(frozen=True)
-class Hypernet(WithDivergence):
-    """Weights that hypernetworks generate from noise z: Bayes by Hypernet.
-
-    Attributes:
-        generator: layerwise, sliced or single.
-        hidden: Widths of the hypernetworks' hidden layers.
-        spread: Spread of generated weights at the start, in fan-in scales; 0 for the paper's
-            Glorot initialisation.
-        noise_dim: Dimension of z.
-        noise_shared: Whether all tensors share one z.
-    """
-
-    word = "bbh"
-    title = "Bayes by Hypernet"
-    generator: str = "layerwise"
-    hidden: tuple[int, ...] = (64, 256, 512)
-    spread: float = 0.1
-    noise_dim: int = 1
-    noise_shared: bool = False
-
-    def check(self) -> None:
-        """Raises for an unknown generator, and for a warm start that would have no effect."""
-        self.make_generator()
-        if self.warm_start_epochs > 0 and not self.spread:
-            raise ConfigError(
-                "warm_start_epochs: generated weights start around others only with spread > 0."
-            )
-        super().check()
-
-    def build(self, model: Model) -> bbh.Posterior[Any]:
-        """An implicit posterior."""
-        network, likelihood, prior, bayesian = _opened(model)
-        return methods.bayes_by_hypernet(
-            network,
-            likelihood,
-            prior,
-            generator=self.make_generator(),
-            noise=bbh.GaussianNoise(self.noise_dim, self.noise_shared),
-            divergence=self.make_divergence(),
-            num_samples=self.num_samples,
-            bayesian=bayesian,
-        )
-
-    def make_generator(self) -> generators.Generator:
-        """The generator by its name."""
-        start = generators.FromNetwork(self.spread) if self.spread else generators.Glorot()
-        recipe = choose("generator", self.generator, _GENERATORS)
-        return recipe(hidden=self.hidden, initialization=start)
-
-    def num_parameters(self, model: Model, shapes: Shapes) -> int:
-        """Counted without building it: a layer-wise generator of LeNet fills a gigabyte."""
-        helper = self.make_divergence().helper(shapes)
-        generated = self.make_generator().num_parameters(shapes, self.noise_dim)
-        points = count(model.make_network()) - size(shapes)
-        helping = 0 if helper is None else count(helper)
-        return generated + points + helping + count(model.likelihood)
-
-
-@dataclass(frozen=True)
 class Nuts(Reference):
     """The exact posterior, sampled by long Markov chains: the toy problem's reference.
 
@@ -276,16 +212,6 @@ class HamiltonianMonteCarlo(Reference):
     title = "HMC (reference)"
 
 
-# The library's own settings of Bayes by Hypernet, spelled out so that records hold them.
-DEFAULT_HYPERNET = Hypernet(
-    num_samples=10,
-    likelihood_samples=5,
-    divergence="entropy",
-    neighbours=0,
-    hidden=(16, 32, 64),
-    noise_dim=4,
-    noise_shared=True,
-)
 METHODS: dict[str, type[Method]] = {
     method.word: method
     for method in (
@@ -295,6 +221,7 @@ METHODS: dict[str, type[Method]] = {
         Dropout,
         Flows,
         Hypernet,
+        Mixture,
         Nuts,
         HamiltonianMonteCarlo,
     )

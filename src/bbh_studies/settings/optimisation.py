@@ -89,9 +89,13 @@ class Optimisation:
     def make_optimizer(
         self, posterior: bbh.Posterior[Any]
     ) -> Callable[[Iterable[nn.Parameter]], Optimizer]:
-        """Returns a function that makes the optimiser; its ε is that of the paper's code."""
+        """Returns a function that makes the optimiser; its ε is that of the paper's code.
+
+        The loss of a mixture is a mean over its members. With ε divided by their number as well,
+        each is trained exactly as it would be alone.
+        """
         chosen = choose("optimizer", self.optimizer, _OPTIMIZERS)
-        return partial(chosen(posterior), lr=self.learning_rate, eps=1e-5)
+        return partial(chosen(posterior), lr=self.learning_rate, eps=1e-5 / posterior.weights.turns)
 
     def make_scheduler(self) -> Callable[[Optimizer], LRScheduler] | None:
         """Returns what makes the schedule, with a step per epoch; None for a constant rate."""

@@ -22,9 +22,9 @@ from bbh_studies.problems.images.problem import ImageProblem
 from bbh_studies.problems.study import Rows, Study, attacks_on
 from bbh_studies.settings.config import Config
 from bbh_studies.settings.gaussian_prior import GaussianPrior
+from bbh_studies.settings.hypernets import DEFAULT_HYPERNET, Mixture
 from bbh_studies.settings.method import Method
 from bbh_studies.settings.methods import (
-    DEFAULT_HYPERNET,
     BayesByBackprop,
     DeepEnsemble,
     Dropout,
@@ -169,6 +169,7 @@ def _variational(method: Method) -> Config:
     )
 
 
+_HYPERNET = replace(DEFAULT_HYPERNET, spread=0.03, noise_dim=8, noise_shared=False)
 _CORRECTED: Rows = {
     "map": Config(MaximumAPosteriori(), _HE, _TRAINING),
     "ensemble": Config(DeepEnsemble(num_members=5), _HE, _TRAINING),
@@ -176,7 +177,8 @@ _CORRECTED: Rows = {
     # A low rate: switching off half of the units would be too much for so narrow a network.
     "dropout": Config(Dropout(dropout_layers=True, dropout_rate=0.1), _HE, _TRAINING),
     "mnf": _variational(Flows(max_scale=0.3)),
-    "bbh": _variational(replace(DEFAULT_HYPERNET, spread=0.03, noise_dim=8, noise_shared=False)),
+    "bbh": _variational(_HYPERNET),
+    "mixture": _variational(Mixture.of(replace(_HYPERNET, likelihood_samples=1))),
 }
 # Shows what the complexity does to a deep network at full weight and at parts of it.
 _TEMPERATURES = (1.0, 0.1, 0.01, 1e-3)

@@ -23,13 +23,13 @@ from bbh_studies.problems.study import Rows, Study
 from bbh_studies.problems.toy.data import load_toy
 from bbh_studies.problems.toy.scaling import Scaled, Scaling
 from bbh_studies.settings.config import Config
+from bbh_studies.settings.hypernets import Hypernet
 from bbh_studies.settings.method import Method
 from bbh_studies.settings.methods import (
     BayesByBackprop,
     DeepEnsemble,
     Dropout,
     Flows,
-    Hypernet,
     MaximumAPosteriori,
     Nuts,
 )

@@ -18,9 +18,9 @@ from bbh_studies.datasets.uci import UCI, load_uci
 from bbh_studies.problems.problem import Problem, Runner
 from bbh_studies.problems.study import Rows, Study
 from bbh_studies.settings.config import Config
+from bbh_studies.settings.hypernets import DEFAULT_HYPERNET
 from bbh_studies.settings.method import Method
 from bbh_studies.settings.methods import (
-    DEFAULT_HYPERNET,
     BayesByBackprop,
     DeepEnsemble,
     Dropout,
