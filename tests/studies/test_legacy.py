@@ -101,6 +101,50 @@ def test_biases_are_not_penalised(method):
     assert sum(given) == len(kernels) == 4
 
 
+def test_the_papers_dropout_masks_single_units():
+    network = MNIST.row("dropout", "paper").make_network()
+    network.dropout.train()
+    # Outputs of the first convolution, all positive: zeros are what dropout has left of them.
+    network.conv1.weight.data.zero_()
+    network.conv1.bias.data.fill_(1.0)
+    seen = []
+    network.dropout.register_forward_hook(lambda _, __, output: seen.append(output))
+    network(torch.zeros(50, 1, 28, 28))
+    kept = (seen[0] != 0).float()
+    assert kept.mean().item() == pytest.approx(0.5, abs=0.01)
+    torch.testing.assert_close(seen[0], 2 * kept)
+    # Within a channel, units are switched off independently of each other.
+    shares = kept.flatten(2).mean(2)
+    assert shares.std().item() == pytest.approx(0.5 / 24, rel=0.1)
+
+
+@pytest.mark.parametrize("study", ["mnist", "cifar5"])
+def test_the_papers_dropout_pays_as_map_does(study):
+    """Half the square of all weights, whatever the rate: the paper's standard normal prior."""
+    posterior = find_study(study).row("dropout", "paper").build_posterior()
+    bayesian = bbh.network.select_bayesian(posterior.network, None)
+    samples = posterior.sample(1)
+    complexity = posterior.weights.cost(samples, posterior.prior).complexity
+    values = [samples[name] for name in bayesian]
+    half = 0.5 * sum(value.double().square().sum() for value in values)
+    constant = sum(value.numel() for value in values) * 0.5 * math.log(2 * math.pi)
+    torch.testing.assert_close(complexity.double(), half + constant, rtol=1e-5, atol=0.0)
+
+
+def test_corrected_dropout_pays_for_its_masked_kernels():
+    """E ½‖mask ∘ k / keep‖² = ½‖k‖²/keep, which at a rate of one half is ‖k‖²."""
+    posterior = MNIST.row("dropout", "corrected").build_posterior()
+    samples = posterior.sample(1)
+    complexity = posterior.weights.cost(samples, posterior.prior).complexity
+    masked = ["conv2.weight", "fc1.weight", "fc2.weight"]
+    half = sum(
+        (1.0 if name in masked else 0.5) * samples.latent(name).double().square().sum()
+        for name in samples
+    )
+    constant = 431_080 * 0.5 * math.log(2 * math.pi)
+    torch.testing.assert_close(complexity.double(), half + constant, rtol=1e-5, atol=0.0)
+
+
 def test_dropout_layers_switch_off_single_units_and_stay_on():
     posterior = MNIST.row("dropout", "legacy").build_posterior()
     images = torch.rand(3, 1, 28, 28)

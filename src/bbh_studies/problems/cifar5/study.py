@@ -131,7 +131,7 @@ _PAPER: Rows = {
     "ensemble": _papers("ensemble", num_members=5, adversarial_epsilon=0.0025),
     # A log variance of −30 at the start: with wider posteriors it did not train.
     "bbb": _papers("bbb", initial_scale=math.exp(-15)),
-    "dropout": _papers("dropout", dropout_layers=True),
+    "dropout": _papers("dropout"),
     # The complexity is annealed between epochs 20 and 35.
     "mnf": _papers("mnf", max_scale=0.3, anneal_start=20, anneal_end=35),
     "bbh": _papers("bbh", anneal_start=20, anneal_end=35),
