@@ -41,7 +41,7 @@ class Runs:
         variant: Name of the row in its study.
         settings: Differences from the preset, as ``key=value``.
         own: The ones among these settings that not all rows of the table share.
-        entries: One per seed.
+        entries: One per seed; a single one of a reference, which is one sample whatever the seed.
         alone: Whether no other row of the table has this name.
     """
 
@@ -69,8 +69,7 @@ class Runs:
     @property
     def is_reference(self) -> bool:
         """Whether other rows are measured against this one; it is never ranked or called best."""
-        method = METHODS.get(self.first.record.method)
-        return method is not None and not method.is_trained
+        return _is_reference(self.first.record)
 
     @property
     def records(self) -> list[Record]:
@@ -207,12 +206,23 @@ def _group(key: tuple[str, str, tuple[str, ...]], entries: Sequence[Entry]) -> G
             row[0],
             settings[row],
             tuple(one for one in settings[row] if one not in shared),
-            tuple(found[row][seed] for seed in sorted(found[row])),
+            _counted(found[row]),
             alone=[name for name, _ in keys].count(row[0]) == 1,
         )
         for row in keys
     )
     return Group(study, preset, problem, shared, rows)
+
+
+def _counted(by_seed: dict[int, Entry]) -> tuple[Entry, ...]:
+    """The entries that count as seeds of a row."""
+    entries = tuple(by_seed[seed] for seed in sorted(by_seed))
+    return entries[:1] if _is_reference(entries[0].record) else entries
+
+
+def _is_reference(record: Record) -> bool:
+    method = METHODS.get(record.method)
+    return method is not None and not method.is_trained
 
 
 def _checked(path: Path) -> Record:

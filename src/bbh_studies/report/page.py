@@ -16,6 +16,7 @@ from bbh_studies.report.collect import Entry, Group, collect, group, problem_of
 from bbh_studies.report.published import Published, published
 from bbh_studies.report.reproduce import Origin, origins
 from bbh_studies.report.tables import Mark, Table, build_table
+from bbh_studies.statistic import LEVEL
 
 _EXTRA = "reports need more packages: pip install 'bayes-by-hypernet[studies]'"
 PAPER = "https://arxiv.org/abs/1711.01297"
@@ -150,6 +151,7 @@ def _context(sections: Sequence[Section]) -> dict[str, Any]:
         "sections": sections,
         "metrics": [METRICS[name] for name in ordered(used & METRICS.keys(), METRICS)],
         "marks": list(Mark),
+        "level": LEVEL,
         "num_records": sum(len(section.group.records) for section in sections),
         "version": __version__,
         "paper": PAPER,

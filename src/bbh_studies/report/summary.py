@@ -117,8 +117,9 @@ def _finding(table: Table, name: str) -> str:
     top, _ = _first(best, column)
     unit = f" {column.unit}" if column.unit else ""
     tied = [runs.full_title for runs in best if runs != top]
-    noise = "noise of the seeds" if cells[top].statistic.std is not None else "rounding"
-    others = f"; not told apart within {noise}: {_list(tied)}" if tied else ""
+    others = f"; not told apart from it: {_list(tied)}" if tied else ""
+    untested = all(cell.statistic.std is None for cell in cells.values())
+    others += " (one seed each, not tested)" * untested
     text = f"{top.full_title} has the {_CLAIMS[name]}: {cells[top].text}{unit}{others}."
     inside = table.column("entropy_auc").get(top)
     # Entropy on outliers is no merit of a method that is as unsure about test images.

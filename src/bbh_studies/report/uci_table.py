@@ -11,7 +11,7 @@ from bbh_studies.record import Record
 from bbh_studies.report.collect import Entry, Group, group, problem_of
 from bbh_studies.report.pipe_table import pipe_table
 from bbh_studies.report.tables import tied
-from bbh_studies.statistic import Statistic
+from bbh_studies.statistic import LEVEL, Statistic
 
 _STUDY = "uci"
 # Metric → how its table is introduced. The first one ranks the methods.
@@ -75,9 +75,10 @@ def uci_table(records: Sequence[Record], preset: str, *problem: str) -> str:
     ]
     splits = ", ".join(f"{one.name} {len(one.splits)}" for one in sets)
     note = (
-        "Mean ± standard error over splits. Bold: best of ours, or within two standard errors of "
-        "it. Mean rank: of the mean NLL among our methods, averaged over sets; 1 is best. "
-        f"Splits: {splits}.\n"
+        "Mean ± standard error over splits. Bold: best of ours, or not told apart from it by "
+        f"Welch's t-test (p ≥ {LEVEL:g}), which does not use that methods have the same splits; "
+        "with one split there is no test. Mean rank: of the mean NLL among our methods, averaged "
+        f"over sets; 1 is best. Splits: {splits}.\n"
     )
     return "\n".join([*texts, note])
 

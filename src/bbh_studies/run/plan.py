@@ -36,7 +36,8 @@ def plan(
         study: Name of the study.
         variants: Rows of its table; empty for all.
         preset: Preset from which settings start; None takes the study's first.
-        seeds: Every row gets one run for each seed; None takes the seeds of the problem.
+        seeds: Every row gets one run for each seed; None takes the seeds of the problem. A row that
+            is not trained, such as NUTS, has a run for the first of them only.
         epochs: Passes over the data; annealing keeps its share of them.
         settings: ``key=value``, applied last, to the rows that have such a setting.
         out: Folder below which every run gets a folder of its own.
@@ -58,7 +59,9 @@ def plan(
                 "which no file can describe. Use --inspect, or leave that row out."
             )
         part = [word.partition("=")[2] for word in chosen.part_of(config.flat)]
-        for seed in dict.fromkeys(config.problem.default_seeds if seeds is None else seeds):
+        its_seeds = list(dict.fromkeys(config.problem.default_seeds if seeds is None else seeds))
+        # A reference is one stored sample: with other seeds it would be the same once more.
+        for seed in its_seeds if config.method.is_trained else its_seeds[:1]:
             folder = (out / study / preset).joinpath(*part, f"{variant}-{seed}")
             runs.append(Run(chosen, variant, preset, seed, config, folder, keep_posterior, inspect))
     return runs
