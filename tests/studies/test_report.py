@@ -239,6 +239,45 @@ def test_validation_data_are_not_compared_with_the_paper():
     assert "paper" not in text
 
 
+class TestNoiseOfTheSearch:
+    def rows(self, number, error=1.0, study="mnist", split="validation"):
+        config = make_record("bbh", study=study).config | {"split": split}
+        return [
+            make_record("bbh", study=study, config=config | {"epochs": k}, metrics={"error": error})
+            for k in range(1, number + 1)
+        ]
+
+    def note(self, records):
+        problem = ("split=validation",) if "validation" in records[0].config["split"] else ()
+        text = markdown_table(records, records[0].study, "corrected", *problem)
+        return text[text.index("Noise") :].strip() if "Noise" in text else ""
+
+    def test_is_that_of_a_share_and_of_the_lowest_of_several(self):
+        # √(0.01 · 0.99 / 5000) = 0.141 points; the lowest of ten normal numbers lies 1.54 below.
+        assert self.note(self.rows(10)) == (
+            "Noise of the search: an error of 1.00 % on 5,000 images has a standard error of 0.14 "
+            "points, and that of the seed comes on top. Of 10 rows with equal true errors the "
+            "lowest would be 0.22 points too low by luck, or less as far as rows err on the same "
+            "images."
+        )
+        assert "on 2,500 images has a standard error of 0.20 points" in self.note(
+            self.rows(2, study="cifar5")
+        )
+        assert any("Noise of the search" in text for text in caveats_of(*self.rows(3)))
+
+    def test_the_expected_luck_is_that_of_drawn_numbers(self):
+        random = np.random.default_rng(0)
+        for number in (2, 10):
+            drawn = -random.normal(size=(40_000, number)).min(1).mean()
+            luck = float(re.search(r"be ([\d.]+) points", self.note(self.rows(number, 50.0)))[1])
+            assert luck == pytest.approx(drawn * 100 * math.sqrt(0.25 / 5000), abs=0.02)
+
+    def test_is_silent_where_there_was_no_search(self):
+        assert self.note(self.rows(2, split="test")) == ""
+        assert "by luck" not in self.note(self.rows(1))
+        assert self.note(self.rows(2, error=0.0)) == ""
+
+
 def test_attacks_on_other_images_are_another_table():
     whole = make_record(study="mnist-attacks")
     few = make_record(study="mnist-attacks", config=whole.config | {"attack_images": 300})
@@ -294,7 +333,7 @@ def test_markdown_table_says_in_what_all_rows_differ_from_the_preset():
     as_preset = make_record()
     changed = make_record(config=as_preset.config | {"epochs": 20, "split": "validation"})
     text = markdown_table([changed], "mnist", "corrected", "split=validation")
-    assert text.endswith("there is no test. In all rows epochs=20.\n")
+    assert "there is no test. In all rows epochs=20. Noise of the search" in text
     assert "In all rows" not in markdown_table([as_preset], "mnist", "corrected")
 
 

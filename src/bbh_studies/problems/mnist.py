@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bbh_studies.datasets import ImageData, load_mnist
-from bbh_studies.datasets.mnist import NUM_TRAIN
+from bbh_studies.datasets.mnist import NUM_TRAIN, NUM_VALIDATION
 from bbh_studies.problems.images.problem import ImageProblem
 from bbh_studies.problems.study import Rows, Study, attacks_on
 from bbh_studies.settings.config import Config
@@ -63,6 +63,7 @@ class Mnist(ImageProblem):
     """Handwritten digits, with glyphs A to J as outliers."""
 
     num_train = NUM_TRAIN
+    num_validation = NUM_VALIDATION
     # The paper's sizes. Pen strokes are black or white, and shades between them mean little.
     attack_sizes = tuple(step / 20 for step in range(9))
 

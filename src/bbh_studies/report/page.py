@@ -99,11 +99,13 @@ def markdown_table(records: Sequence[Record], study: str, preset: str, *problem:
         return ""
     rows = group(chosen)[0]
     template = _environment().get_template("table.md.j2").module
-    text: Any = template.table(_section(rows).table)  # pyright: ignore[reportAttributeAccessIssue]
+    section = _section(rows)
+    text: Any = template.table(section.table)  # pyright: ignore[reportAttributeAccessIssue]
     # Settings that the marker of the table names need not be repeated below it.
     changed = [_markdown_text(one) for one in rows.shared if one not in problem]
     note = f" In all rows {', '.join(changed)}." if changed else ""
-    return str(text).strip() + f"{note}\n"
+    noise = summary.search_noise(rows, section.table)
+    return str(text).strip() + f"{note}{' ' if noise else ''}{noise}\n"
 
 
 def findings(records: Sequence[Record]) -> list[str]:

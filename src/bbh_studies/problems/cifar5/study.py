@@ -54,6 +54,7 @@ class Cifar5(ImageProblem):
     """
 
     num_train = NUM_TRAIN
+    num_validation = NUM_VALIDATION
     # Levels of a pixel, doubling. Photographs carry their classes in small differences: at the
     # first of MNIST's sizes, 13 levels, a network that was not trained against attacks gets hardly
     # an image right, so most of what there is to see is at smaller sizes.
