@@ -14,6 +14,7 @@ from bbh_studies.record import FILE_NAME, Record, RecordError, read_arrays
 from bbh_studies.settings.config import differences
 from bbh_studies.settings.methods import METHODS
 from bbh_studies.settings.words import ConfigError
+from bbh_studies.statistic import Statistic
 from bbh_studies.studies import STUDIES, find_study, row_title, row_titles, study_title
 
 # Settings that change what is to be learnt or measured.
@@ -75,6 +76,11 @@ class Runs:
     def records(self) -> list[Record]:
         """The records of all seeds, without their folders."""
         return [entry.record for entry in self.entries]
+
+    def statistic(self, metric: str) -> Statistic | None:
+        """Mean and spread of a metric over the seeds that have it; None if none has."""
+        values = [one.metrics[metric] for one in self.records if metric in one.metrics]
+        return Statistic.of(values) if values else None
 
     @property
     def first(self) -> Entry:
@@ -148,6 +154,16 @@ def group(entries: Sequence[Entry]) -> list[Group]:
         _group(key, [entry for entry, other in zip(entries, keys, strict=True) if other == key])
         for key in sorted(set(keys), key=lambda key: (studies.index(key[0]), *key[1:]))
     ]
+
+
+def group_of(
+    records: Sequence[Record], study: str, preset: str, problem: tuple[str, ...]
+) -> Group | None:
+    """The rows of one study and preset on one problem; None if no record belongs to them."""
+    # The problem last: it takes long to tell, compared with the rest.
+    of_study = [one for one in records if (one.study, one.preset) == (study, preset)]
+    chosen = [Entry(one) for one in of_study if problem_of(one) == problem]
+    return group(chosen)[0] if chosen else None
 
 
 def problem_of(record: Record) -> tuple[str, ...]:

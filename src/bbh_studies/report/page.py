@@ -12,7 +12,7 @@ from bbh.version import __version__
 from bbh_studies.columns import METRICS, ordered
 from bbh_studies.record import Record
 from bbh_studies.report import robustness, summary
-from bbh_studies.report.collect import Entry, Group, collect, group, problem_of
+from bbh_studies.report.collect import Entry, Group, collect, group, group_of
 from bbh_studies.report.published import Published, published
 from bbh_studies.report.reproduce import Origin, origins
 from bbh_studies.report.tables import Mark, Table, build_table
@@ -93,11 +93,9 @@ def markdown_table(records: Sequence[Record], study: str, preset: str, *problem:
         preset: Name of the preset.
         problem: Settings that change what is learnt or measured, such as ``noise_scale=3``.
     """
-    wanted = (study, preset, problem)
-    chosen = [Entry(one) for one in records if (one.study, one.preset, problem_of(one)) == wanted]
-    if not chosen:
+    rows = group_of(records, study, preset, problem)
+    if rows is None:
         return ""
-    rows = group(chosen)[0]
     template = _environment().get_template("table.md.j2").module
     section = _section(rows)
     text: Any = template.table(section.table)  # pyright: ignore[reportAttributeAccessIssue]

@@ -134,7 +134,7 @@ def compare(ours: Statistic, theirs: Decimal, column: Metric) -> Mark | None:
 
 
 def _column(column: Metric, group: Group, paper: Published) -> list[Cell | None]:
-    found = [_statistic(runs, column.name) for runs in group.rows]
+    found = [runs.statistic(column.name) for runs in group.rows]
     best = _best(
         [None if row.is_reference else one for row, one in zip(group.rows, found, strict=True)],
         column,
@@ -162,11 +162,6 @@ def _cell(column: Metric, runs: Runs, ours: Statistic, paper: Published, *, best
 
 def _shared(group: Group) -> bool:
     return any(record.hardware.get("gpu_shared") for record in group.records)
-
-
-def _statistic(runs: Runs, name: str) -> Statistic | None:
-    values = [record.metrics[name] for record in runs.records if name in record.metrics]
-    return Statistic.of(values) if values else None
 
 
 def _best(found: Sequence[Statistic | None], column: Metric) -> set[int]:
