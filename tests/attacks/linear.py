@@ -64,6 +64,15 @@ def loss_of(
     return AveragedLoss(posterior.eval(), Draws(posterior, 1, samples, 0), labels, at_once, None)
 
 
+def assert_same_direction(first: Tensor, second: Tensor, **tolerances: float) -> None:
+    """Equal for every example but for a positive factor."""
+    scaled = [
+        one / one.flatten(1).abs().amax(1).clamp(min=1e-30).view(-1, *[1] * (one.dim() - 1))
+        for one in (first, second)
+    ]
+    torch.testing.assert_close(*scaled, **tolerances)
+
+
 def assert_same(first: Attacked, second: Attacked) -> None:
     torch.testing.assert_close(first.inputs, second.inputs)
     torch.testing.assert_close(first.loss, second.loss)

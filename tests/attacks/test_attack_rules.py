@@ -135,7 +135,7 @@ class TestAttack:
     ):
         posterior, _, _ = linear_ensemble()
         inputs, asked = images(), []
-        for name in ("gradient", "mean_over_draws"):
+        for name in ("ascent", "mean_over_draws"):
             real = getattr(AveragedLoss, name)
 
             def counted(self: AveragedLoss, inputs: Tensor, *rest: Any, real: Any = real) -> Any:

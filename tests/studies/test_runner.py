@@ -54,6 +54,13 @@ class TestPlan:
         assert runs[0].folder == Path("runs", "mnist", "corrected", "map-3")
         assert plan("mnist-noise")[0].preset == "paper"
 
+    def test_a_reference_is_looked_up_once(self):
+        runs = plan("toy", variants=["map", "nuts"], seeds=[2, 0, 1])
+        assert [(run.variant, run.seed) for run in runs] == [
+            *(("map", seed) for seed in (2, 0, 1)),
+            ("nuts", 2),
+        ]
+
     def test_epochs_keep_annealing_in_proportion(self):
         (run,) = plan("mnist", variants=["bbh"], preset="paper", epochs=10)
         training = run.config.training

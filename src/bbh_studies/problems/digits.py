@@ -6,7 +6,7 @@ from pathlib import Path
 from torch import nn
 
 from bbh_studies.datasets import ImageData, load_digits
-from bbh_studies.datasets.digits import NUM_TRAIN
+from bbh_studies.datasets.digits import NUM_TRAIN, NUM_VALIDATION
 from bbh_studies.problems.images.problem import ImageProblem
 from bbh_studies.problems.study import Study
 from bbh_studies.settings.config import Config
@@ -42,6 +42,7 @@ class Digits(ImageProblem):
     """scikit-learn's digits, with drawn letters as outliers."""
 
     num_train = NUM_TRAIN
+    num_validation = NUM_VALIDATION
 
     def make_network(self, dropout: float | None = None) -> nn.Module:
         """The small network; it has no place for dropout layers."""

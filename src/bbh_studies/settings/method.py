@@ -13,8 +13,10 @@ from bbh.divergences.base import check_num_samples
 from bbh.likelihoods import Likelihood
 from bbh.priors import Prior
 from bbh.samples import Shapes
+from bbh_studies.settings import legacy
 from bbh_studies.settings.words import ConfigError, choose
 
+_FLATTENED = "flattened"
 _DIVERGENCES: dict[str, Callable[["WithDivergence"], divergences.Divergence]] = {
     "closed_form": lambda _: divergences.ClosedForm(),
     "nearest_neighbour": lambda one: divergences.NearestNeighbour(one.prior_samples or None),
@@ -22,6 +24,7 @@ _DIVERGENCES: dict[str, Callable[["WithDivergence"], divergences.Divergence]] = 
     "joint_entropy": lambda _: divergences.JointEntropy(),
     "entropy": lambda one: divergences.NearestNeighbourEntropy(one.neighbours or None),
     "adversarial": lambda one: divergences.Adversarial(steps=one.critic_steps),
+    _FLATTENED: lambda _: legacy.FlattenedNearestNeighbour(),
 }
 
 
@@ -128,7 +131,8 @@ class WithDivergence(Method):
             starts from a fresh network.
         num_samples: Weight draws per training step.
         likelihood_samples: How many of them enter the likelihood; 0 for all.
-        divergence: closed_form, nearest_neighbour, joint, entropy, joint_entropy or adversarial.
+        divergence: closed_form, nearest_neighbour, joint, entropy, joint_entropy, adversarial, or
+            flattened for the one of the published toy figure.
         prior_samples: Prior draws per step for nearest_neighbour and joint; 0 for num_samples.
         neighbours: The k of the nearest-neighbour entropy estimate; 0 for the largest that the
             number of draws allows.
@@ -160,6 +164,11 @@ class WithDivergence(Method):
     def likelihood_draws(self) -> int | None:
         """The setting ``likelihood_samples``, where 0 means all."""
         return self.likelihood_samples or self.num_samples
+
+    @property
+    def unstorable(self) -> str:
+        """The setting ``divergence``, if it is not one of the library's."""
+        return f"divergence={_FLATTENED}" if self.divergence == _FLATTENED else ""
 
 
 def count(module: nn.Module) -> int:

@@ -108,7 +108,10 @@ class Dropout(Method):
 
     Attributes:
         dropout_rate: Probability that a unit is switched off.
-        dropout_layers: Put dropout layers into the network instead of masking its kernels.
+        dropout_layers: Put dropout layers into the network, which switch off single units, and let
+            the prior act on the weights w themselves: ½‖w‖² for N(0, 1). Otherwise kernels are
+            masked, which switches off whole channels, and the prior acts on the masked kernels:
+            ½‖w‖²/keep on average.
         penalised: Which weights the prior acts on if there are dropout layers: all, or kernels
             without biases.
     """

@@ -54,6 +54,7 @@ class Cifar5(ImageProblem):
     """
 
     num_train = NUM_TRAIN
+    num_validation = NUM_VALIDATION
     # Levels of a pixel, doubling. Photographs carry their classes in small differences: at the
     # first of MNIST's sizes, 13 levels, a network that was not trained against attacks gets hardly
     # an image right, so most of what there is to see is at smaller sizes.
@@ -131,7 +132,7 @@ _PAPER: Rows = {
     "ensemble": _papers("ensemble", num_members=5, adversarial_epsilon=0.0025),
     # A log variance of −30 at the start: with wider posteriors it did not train.
     "bbb": _papers("bbb", initial_scale=math.exp(-15)),
-    "dropout": _papers("dropout", dropout_layers=True),
+    "dropout": _papers("dropout"),
     # The complexity is annealed between epochs 20 and 35.
     "mnf": _papers("mnf", max_scale=0.3, anneal_start=20, anneal_end=35),
     "bbh": _papers("bbh", anneal_start=20, anneal_end=35),
