@@ -13,7 +13,7 @@ from bbh.likelihoods import Likelihood, P
 from bbh.methods.hypernet import bayes_by_hypernet
 from bbh.methods.registry import register
 from bbh.methods.starts import MakeNetwork, starts
-from bbh.network import Forward
+from bbh.network import Forward, Selection
 from bbh.posterior import Posterior
 from bbh.priors import Prior
 from bbh.samples import Params, Samples, Shapes, TensorTable
@@ -30,6 +30,8 @@ def mixture(
     method: Callable[..., Posterior[Any]] = bayes_by_hypernet,
     num_members: int = 5,
     make_network: MakeNetwork | None = None,
+    bayesian: Selection = None,
+    freeze_rest: bool = False,
     forward: Forward | None = None,
     execution: Execution | None = None,
     **arguments: Any,
@@ -58,8 +60,9 @@ def mixture(
         arguments: Further arguments of the method.
     """
     checks.function("method", method, "bbh.methods.bayes_by_hypernet")
-    if prior is not None:
-        arguments = {**arguments, "prior": prior}
+    # What was left open is left to the method, whose own arguments may say it.
+    shared = {"prior": prior, "bayesian": bayesian, "freeze_rest": freeze_rest or None}
+    arguments |= {name: value for name, value in shared.items() if value is not None}
     posteriors = [
         method(one, likelihood, forward=forward, execution=execution, **arguments)
         for one in starts(network, num_members, make_network)
