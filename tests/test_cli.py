@@ -115,6 +115,14 @@ def test_an_interrupted_run_goes_on_with_the_command_it_prints(tmp_path, monkeyp
     folder = tmp_path / "some parts" / "digits" / "corrected" / "map-0"
     assert [file.name for file in folder.iterdir()] == ["checkpoint.pt"]
 
+    # Not with other settings, which the record would then claim.
+    for other in ("learning_rate=0.05", "prior_scale=3", "batch_size=50", "epochs=4"):
+        refused = runner.invoke(app, [*again, "--set", other])
+        assert refused.exit_code == 1
+        name, _, value = other.partition("=")
+        assert f"is of a run with {name}=" in str(refused.exception)
+        assert f", not {value}. Choose another --out" in str(refused.exception)
+
     resumed = runner.invoke(app, again)
     assert resumed.exit_code == 0, resumed.output
     assert len(epochs) == 4  # two whole ones, the one that broke off, and only that again

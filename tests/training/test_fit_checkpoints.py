@@ -172,8 +172,8 @@ class TestCheckpoints:
 
     @pytest.mark.parametrize(
         "content",
-        [{"format": 1}, {"format": 99}, {"epoch": 3}, [1, 2], torch.ones(3)],
-        ids=["bare", "newer", "another program's", "list", "tensor"],
+        [{"format": 1}, {"format": 2}, {"format": 99}, {"epoch": 3}, [1, 2], torch.ones(3)],
+        ids=["older", "bare", "newer", "another program's", "list", "tensor"],
     )
     def test_foreign(self, tmp_path, content):
         torch.save(content, tmp_path / "checkpoint")
@@ -193,21 +193,24 @@ class TestCheckpoints:
         assert not marker.exists()
 
     @pytest.mark.parametrize(
-        "other",
+        ("other", "named"),
         [
-            {"posterior": mlp},
-            {"posterior": lambda: nn.Linear(4, 3, bias=False)},
-            {"optimizer": sgd(0.1)},
-            {"scheduler": lambda optimizer: lr_scheduler.StepLR(optimizer, 1)},
+            ({"posterior": mlp}, r"network\.modules=1, not 4"),
+            (
+                {"posterior": lambda: nn.Linear(4, 3, bias=False)},
+                r"network=Linear\(.*bias=True\), not Linear\(.*bias=False\)",
+            ),
+            ({"optimizer": sgd(0.1)}, "not SGD"),
+            ({"scheduler": lambda optimizer: lr_scheduler.StepLR(optimizer, 1)}, "not StepLR"),
         ],
         ids=["network", "fewer tensors", "optimizer", "scheduler"],
     )
-    def test_of_another_run(self, tmp_path, other):
+    def test_of_another_run(self, tmp_path, other, named):
         path, loader = tmp_path / "checkpoint", DataLoader(dataset(), batch_size=4)
         fit(point(), loader, checkpoint=path)
         options = dict(other)
         posterior = point(options.pop("posterior", lambda: None)())
-        with pytest.raises(CheckpointError, match="another posterior, optimizer or loader"):
+        with pytest.raises(CheckpointError, match=named):
             fit(posterior, loader, 2, checkpoint=path, resume=True, **options)
 
     def test_interrupt_in_an_epoch_leaves_the_checkpoint_usable(self, tmp_path):

@@ -75,6 +75,8 @@ class TrainingStep:
     Attributes:
         count: The number of steps taken.
         device: The device that batches are moved to.
+        settings: The arguments of ``free_energy``: num_data, temperature and numbers of draws.
+        gradient_clip: Largest global norm of the gradient; None for no limit.
     """
 
     def __init__(
@@ -89,13 +91,13 @@ class TrainingStep:
         gradient_clip: float | None = None,
         fabric: "Fabric | None" = None,
     ):
-        self._settings: dict[str, Any] = {
+        self.settings: dict[str, Any] = {
             "num_data": num_data,
             "temperature": temperature,
             "num_samples": num_samples,
             "likelihood_samples": likelihood_samples,
         }
-        check_settings(posterior, **self._settings)
+        check_settings(posterior, **self.settings)
         if gradient_clip is not None:
             checks.number("gradient_clip", gradient_clip, positive=True)
         self.posterior = posterior.train()
@@ -106,7 +108,7 @@ class TrainingStep:
         self.optimizer = optimizer
         if fabric is not None:
             self._objective, self.optimizer = fabric.setup(self._objective, optimizer)
-        self._gradient_clip = gradient_clip
+        self.gradient_clip = gradient_clip
         if not isinstance(self.plain_optimizer, FactoredAdam):
             # An earlier optimizer may not have been closed; this one needs whole gradients.
             for matrix in posterior.weights.factored_parameters():
@@ -193,7 +195,7 @@ class TrainingStep:
         # must not be rounded, so they are passed inside a function.
         complete = partial(Batch, targets=batch.targets, weights=batch.weights)
         energy: FreeEnergy = self._objective(
-            batch.inputs, complete, beta=beta, execution=execution, **self._settings
+            batch.inputs, complete, beta=beta, execution=execution, **self.settings
         )
         # The total comes last, so that an error message names the single term that is not finite.
         return {
@@ -204,7 +206,7 @@ class TrainingStep:
         }
 
     def _auxiliary_loss(self) -> Terms:
-        return {"auxiliary": self._objective(None, None, self._settings["num_samples"])}
+        return {"auxiliary": self._objective(None, None, self.settings["num_samples"])}
 
     def _update(self, losses: Terms, verdict: "Verdict", running: Sequence[Tensor] = ()) -> Terms:
         """Takes one optimizer step on the last of the losses, unless the verdict prevents it."""
@@ -222,8 +224,8 @@ class TrainingStep:
             checked[STATISTICS] = nn.utils.get_total_norm(running, inf).to(norm)
         terms["gradient_norm"] = checked["gradient_norm"] = norm
         verdict.judge(checked)
-        if self._gradient_clip is not None:
-            clip_(self._parameters, self._gradient_clip, norm)
+        if self.gradient_clip is not None:
+            clip_(self._parameters, self.gradient_clip, norm)
         self.optimizer.step()
         return terms
 

@@ -78,6 +78,8 @@ def check_before(runs: Sequence[Run], device: str, resume: bool) -> None:
             if (run.folder / FILE_NAME).exists():
                 _check_same_settings(run)
                 _check_nothing_missing(run)
+            elif run.checkpoint.exists():
+                _check_same_training(run)
 
 
 def _of_parts(study: Study, settings: Sequence[str]) -> list[list[str]]:
@@ -135,6 +137,20 @@ def _check_same_settings(run: Run) -> None:
         raise ConfigError(
             f"{path} is of a run with {name}={before}, not {now}. Choose another --out, or leave "
             "out --resume to replace it."
+        )
+
+
+def _check_same_training(run: Run) -> None:
+    """Raises if an interrupted run had other settings than those that are asked for."""
+    # Imported only here: training imports Lightning Fabric, which takes seconds.
+    from bbh.training.checkpoints import read_settings
+    from bbh.training.settings import differences as what_differs
+
+    now = {f"settings.{name}": value for name, value in run.config.trained_with.items()}
+    for difference in what_differs(read_settings(run.checkpoint), now):
+        raise ConfigError(
+            f"{run.checkpoint} is of a run with {difference}. Choose another --out, or leave out "
+            "--resume to start anew."
         )
 
 
