@@ -1,10 +1,23 @@
-"""Writes files atomically: a file is either complete or not there."""
+"""Writes files atomically, and with checksums that tell damage from what was written."""
 
+import hashlib
+import json
 import os
 import tempfile
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+_CHUNK = 2**20
+# The last line of a sealed file: this word, and the SHA-256 of everything before the line.
+_SEAL = b"\nsha256 "
+_SEAL_BYTES = len(_SEAL) + 64 + 1
+_CHECKSUM = "sha256"
+
+
+class DamagedFileError(ValueError):
+    """A file is not what was written; the message names it."""
 
 
 @contextmanager
@@ -23,3 +36,64 @@ def atomic_path(path: Path) -> Generator[Path]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def seal(path: Path) -> None:
+    """Appends the checksum of a file's content, for formats that ignore what follows their end."""
+    checksum = sha256(path).encode()
+    with path.open("ab") as file:
+        file.write(_SEAL + checksum + b"\n")
+
+
+def check_seal(path: Path) -> None:
+    """Raises ``DamagedFileError`` unless the file is what it was when it was sealed."""
+    length = max(0, path.stat().st_size - _SEAL_BYTES)
+    with path.open("rb") as file:
+        file.seek(length)
+        found = file.read(_SEAL_BYTES)
+    if found != _SEAL + sha256(path, length).encode() + b"\n":
+        raise DamagedFileError(f"{path} is truncated or damaged: its checksum does not match")
+
+
+def sha256(path: Path, length: int | None = None) -> str:
+    """SHA-256 of a file, or of its first bytes."""
+    digest = hashlib.sha256()
+    left = path.stat().st_size if length is None else length
+    with path.open("rb") as file:
+        while left > 0 and (chunk := file.read(min(_CHUNK, left))):
+            digest.update(chunk)
+            left -= len(chunk)
+    return digest.hexdigest()
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Writes a dictionary as JSON, atomically and with a checksum of its content."""
+    text = json.dumps({**content, _CHECKSUM: _checksum(content)}, indent=1)
+    with atomic_path(path) as temporary:
+        temporary.write_text(text + "\n", encoding="utf-8")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Reads a dictionary that ``write_json`` wrote, without the checksum.
+
+    Files of earlier versions have no checksum and are read without one.
+
+    Raises:
+        DamagedFileError: The file holds no such dictionary, or its content was changed.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise DamagedFileError(f"{path} is no JSON ({error or type(error).__name__})") from error
+    if not isinstance(content, dict):
+        raise DamagedFileError(f"{path} holds no JSON object")
+    known: dict[str, Any] = content
+    if _CHECKSUM in known and known.pop(_CHECKSUM) != _checksum(known):
+        raise DamagedFileError(f"{path} was changed after it was written: its checksum differs")
+    return known
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    """SHA-256 of the content as JSON reads it back, whatever its order and layout."""
+    plain = json.loads(json.dumps(content))
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()

@@ -13,6 +13,8 @@ from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader, Dataset
 
 import bbh
+from bbh.files import seal
+from bbh.training import checkpoints
 from bbh.training.checkpoints import CheckpointError, random_state, restore_random_state
 from scenarios import mlp
 from training.small import (
@@ -170,6 +172,23 @@ class TestCheckpoints:
         with pytest.raises(CheckpointError, match="checkpoint"):
             fit(point(), DataLoader(dataset()), 2, checkpoint=path, resume=True)
 
+    def test_no_flipped_bit_goes_unnoticed(self, tmp_path):
+        path = tmp_path / "checkpoint"
+        fit(point(), DataLoader(dataset()), checkpoint=path)
+        whole = path.read_bytes()
+        assert checkpoints.read(path)["step"] == NUM_DATA
+        for position in range(0, len(whole), 23):
+            damaged = bytearray(whole)
+            damaged[position] ^= 1 << position % 8
+            path.write_bytes(damaged)
+            with pytest.raises(CheckpointError, match=f"{path} is truncated or damaged"):
+                checkpoints.read(path)
+
+    def test_a_checkpoint_of_an_earlier_version(self, tmp_path):
+        torch.save({"format": 1}, tmp_path / "checkpoint")
+        with pytest.raises(CheckpointError, match="no checkpoint of this version"):
+            checkpoints.read(tmp_path / "checkpoint")
+
     @pytest.mark.parametrize(
         "content",
         [{"format": 1}, {"format": 2}, {"format": 99}, {"epoch": 3}, [1, 2], torch.ones(3)],
@@ -177,6 +196,7 @@ class TestCheckpoints:
     )
     def test_foreign(self, tmp_path, content):
         torch.save(content, tmp_path / "checkpoint")
+        seal(tmp_path / "checkpoint")
         with pytest.raises(CheckpointError, match="checkpoint"):
             fit(point(), DataLoader(dataset()), checkpoint=tmp_path / "checkpoint", resume=True)
 
@@ -187,7 +207,8 @@ class TestCheckpoints:
             def __reduce__(self):
                 return Path.touch, (marker,)
 
-        torch.save({"format": 1, "posterior": Exploit()}, tmp_path / "checkpoint")
+        torch.save({"format": 2, "posterior": Exploit()}, tmp_path / "checkpoint")
+        seal(tmp_path / "checkpoint")
         with pytest.raises(CheckpointError):
             fit(point(), DataLoader(dataset()), checkpoint=tmp_path / "checkpoint", resume=True)
         assert not marker.exists()

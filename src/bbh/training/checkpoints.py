@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bbh.files import atomic_path
+from bbh.files import DamagedFileError, atomic_path, check_seal, seal
 from bbh.training.settings import Settings, differences
 
 FORMAT = 2
@@ -21,10 +21,11 @@ def write(path: Path, state: dict[str, Any]) -> None:
     """Writes a checkpoint; an interruption leaves the earlier one intact."""
     with atomic_path(path) as temporary:
         torch.save({"format": FORMAT, **state}, temporary)
+        seal(temporary)
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Reads a checkpoint without executing anything in it."""
+    """Reads a checkpoint without executing anything in it, after a check of its checksum."""
     return _loaded(path)
 
 
@@ -35,7 +36,12 @@ def read_settings(path: Path) -> Settings:
 
 def _loaded(path: Path, *, mmap: bool = False) -> dict[str, Any]:
     try:
+        check_seal(path)
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
+    except DamagedFileError as error:
+        raise CheckpointError(
+            f"{error}, or it is no checkpoint of this version of bbh. Delete it to start anew."
+        ) from error
     except Exception as error:
         raise CheckpointError(
             f"{path} cannot be read as a checkpoint ({_first_line(error)}). Delete it to start "
