@@ -17,7 +17,7 @@ from bbh.training.eager import EagerSteps
 from bbh.training.history import EpochRecord, History
 from bbh.training.recorded import RecordedSteps
 from bbh.training.settings import Settings
-from bbh.training.step import DivergedError
+from bbh.training.verdicts import DivergedError
 
 
 class TrainingRun:
@@ -80,6 +80,7 @@ class TrainingRun:
                 if terms is not None:
                     show.step(number, done, terms)
             means = self.steps.means()
+            self.step.check_parameters()
         except DivergedError as error:
             error.history = History(self.records)
             raise

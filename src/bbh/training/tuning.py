@@ -15,7 +15,7 @@ from bbh.prediction import evaluate
 from bbh.priors import Normal, Prior
 from bbh.training import checkpoints
 from bbh.training.fitting import Checkpoint, fit
-from bbh.training.step import DivergedError
+from bbh.training.verdicts import DivergedError
 
 RECORD = "tuning.json"
 # Arguments of ``fit`` that ``tune`` sets by itself.
