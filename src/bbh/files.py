@@ -5,9 +5,14 @@ import json
 import os
 import tempfile
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+try:
+    import fcntl
+except ImportError:  # on Windows
+    fcntl = None
 
 _CHUNK = 2**20
 # The last line of a sealed file: this word, and the SHA-256 of everything before the line.
@@ -20,22 +25,83 @@ class DamagedFileError(ValueError):
     """A file is not what was written; the message names it."""
 
 
+class WriteError(OSError):
+    """A file cannot be written: the disk is full, say, or must not be written to."""
+
+
 @contextmanager
 def atomic_path(path: Path) -> Generator[Path]:
-    """A temporary file that replaces ``path`` only if the block succeeds."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    os.close(handle)
-    temporary = Path(name)
+    """A temporary file that replaces ``path`` only if the block succeeds.
+
+    The content is on the disk before it replaces what was there, so that not even a power failure
+    leaves half a file. What interrupted programs have left of the same file is removed first.
+
+    Raises:
+        WriteError: The file cannot be written; one that was there before is still there.
+    """
     try:
-        yield temporary
-        # mkstemp makes the file readable to its owner only; give it the usual permissions.
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)
-        temporary.replace(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(path.parent, path.name)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+        temporary = Path(name)
+        try:
+            try:
+                try_to_lock(handle)
+                yield temporary
+                # mkstemp makes the file readable to its owner only; give it the usual permissions.
+                umask = os.umask(0)
+                os.umask(umask)
+                temporary.chmod(0o666 & ~umask)
+                _sync(temporary)
+            finally:
+                os.close(handle)  # Windows neither moves nor deletes an open file
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # not every system can do this with a folder
+            _sync(path.parent)
+    except (OSError, RuntimeError) as error:
+        # PyTorch raises an error of its own where the system's is the reason.
+        reason = error if isinstance(error, OSError) else error.__context__
+        if not isinstance(reason, OSError):
+            raise
+        words = [reason.strerror or str(reason), *([reason.filename] if reason.filename else [])]
+        raise WriteError(f"{path} cannot be written: {': '.join(words)}.") from error
+
+
+def remove_leftovers(folder: Path, name: str = "*") -> None:
+    """Deletes temporary files of ``atomic_path`` whose program was killed.
+
+    Files that a living program writes to are locked and stay.
+
+    Args:
+        folder: Where to look.
+        name: Name of the file that was being written; by default all files.
+    """
+    for path in folder.glob(f".{name}.*.tmp"):
+        with suppress(OSError), path.open("r+b") as file:
+            if try_to_lock(file.fileno()):
+                path.unlink()
+
+
+def try_to_lock(handle: int) -> bool:
+    """Locks an open file until it is closed or the program ends; whether that was possible."""
+    if fcntl is None:  # on Windows: nothing is locked and nothing is deleted
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _sync(path: Path) -> None:
+    """Waits until a file or folder is on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
     finally:
-        temporary.unlink(missing_ok=True)
+        os.close(handle)
 
 
 def seal(path: Path) -> None:

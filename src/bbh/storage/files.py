@@ -67,7 +67,10 @@ def save(posterior: Posterior[Any], path: str | Path) -> None:
     }
     description["digest"] = _digest(description, tensors)
     with atomic_path(Path(path)) as temporary:
-        save_file(tensors, temporary, metadata={"bbh": json.dumps(description)})
+        try:
+            save_file(tensors, temporary, metadata={"bbh": json.dumps(description)})
+        except SafetensorError as error:
+            raise OSError(f"{error}") from error
 
 
 def load(

@@ -13,14 +13,16 @@ from bbh.training.settings import Settings, differences
 FORMAT = 2
 
 
-class CheckpointError(RuntimeError):
+class CheckpointError(ValueError):
     """A checkpoint cannot be read, or belongs to another training run."""
 
 
 def write(path: Path, state: dict[str, Any]) -> None:
     """Writes a checkpoint; an interruption leaves the earlier one intact."""
     with atomic_path(path) as temporary:
-        torch.save({"format": FORMAT, **state}, temporary)
+        # Through a file of Python, which tells why it cannot be written.
+        with temporary.open("wb") as file:
+            torch.save({"format": FORMAT, **state}, file)
         seal(temporary)
 
 

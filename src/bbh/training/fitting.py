@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader
 from bbh import checks
 from bbh.annealing import Schedule
 from bbh.batches import num_data_of
+from bbh.files import remove_leftovers
 from bbh.posterior import Posterior
 from bbh.prediction import evaluate
 from bbh.training import checkpoints
@@ -26,6 +27,7 @@ from bbh.training.comparing import Comparing
 from bbh.training.defaults import cooling, default_beta, default_optimizer
 from bbh.training.display import Display, make_display
 from bbh.training.history import History
+from bbh.training.interruption import waiting_signals
 from bbh.training.passing import length_of
 from bbh.training.recorded import RecordedSteps, fastest_convolutions, make_steps
 from bbh.training.reference import EXAMPLES, ReferenceKeeper
@@ -60,6 +62,10 @@ class Validation:
 @dataclass(frozen=True)
 class Checkpoint:
     """A file from which interrupted training can continue.
+
+    Ctrl-C and SIGTERM wait until the epoch is finished and its checkpoint written, unless the
+    program handles these signals itself, trains on several devices, or not in its main thread. A
+    second signal stops at once.
 
     Args:
         path: The file, which is written after every epoch.
@@ -236,27 +242,32 @@ def fit(
         visible, log_dir = (progress, log_dir) if fabric.is_global_zero else (False, None)
         enabled = compare and fabric.is_global_zero
         comparing = Comparing(posterior, validated=validation is not None, enabled=enabled)
+        # Several processes would not all stop after the same epoch.
+        alone = checkpoint is not None and fabric.world_size == 1
         with make_display(visible, epochs, steps_per_epoch, log_dir) as show:
-            while len(run.records) < epochs and not run.out_of_patience():
-                started = time.perf_counter()
-                watched = keeper.watch(comparing.training(train_loader))
-                means = run.epoch(watched, steps_per_epoch, show)
-                keeper.end_epoch(fabric)
-                metrics: dict[str, float] = {}
-                if validation is not None:
-                    batches = comparing.validation(validation.loader)
-                    metrics = evaluate(posterior, batches, validation.num_samples)
-                    # Weight draws differ between processes, so their metrics do too, but all
-                    # processes must stop in the same epoch.
-                    metrics = fabric.broadcast(metrics)
-                run.finish_epoch(means, metrics, time.perf_counter() - started)
-                show.epoch(run.records[-1])
-                waited = time.perf_counter() - written
-                if checkpoint is not None and waited >= checkpoint.seconds:
-                    if fabric.is_global_zero:
-                        checkpoints.write(Path(checkpoint.path), run.state(generators))
-                    written = time.perf_counter()
-                fabric.barrier()
+            with waiting_signals(alone) as interruption:
+                while len(run.records) < epochs and not run.out_of_patience():
+                    started = time.perf_counter()
+                    watched = keeper.watch(comparing.training(train_loader))
+                    means = run.epoch(watched, steps_per_epoch, show)
+                    keeper.end_epoch(fabric)
+                    metrics: dict[str, float] = {}
+                    if validation is not None:
+                        batches = comparing.validation(validation.loader)
+                        metrics = evaluate(posterior, batches, validation.num_samples)
+                        # Weight draws differ between processes, so their metrics do too, but all
+                        # processes must stop in the same epoch.
+                        metrics = fabric.broadcast(metrics)
+                    run.finish_epoch(means, metrics, time.perf_counter() - started)
+                    show.epoch(run.records[-1])
+                    waited = time.perf_counter() - written
+                    stopping = interruption.waiting is not None
+                    if checkpoint is not None and (waited >= checkpoint.seconds or stopping):
+                        if fabric.is_global_zero:
+                            checkpoints.write(Path(checkpoint.path), run.state(generators))
+                        written = time.perf_counter()
+                    fabric.barrier()
+                    interruption.deliver()
             history = run.finish()
             if history.best_epoch is not None:
                 nll = history[history.best_epoch - 1].validation["nll"]
@@ -273,6 +284,7 @@ def fit(
 def _resumed(run: TrainingRun, checkpoint: Checkpoint, generators: list[torch.Generator]) -> bool:
     """Restores the run from the checkpoint if its file exists; whether it did."""
     path = Path(checkpoint.path)
+    remove_leftovers(path.parent, path.name)
     if not path.exists():
         return False
     if not checkpoint.resume:

@@ -29,8 +29,8 @@ class DivergedError(FloatingPointError):
     Attributes:
         term: Name of the value: nll, complexity, auxiliary, total, gradient_norm,
             batch_norm_statistics for the running means and variances of normalisation layers,
-            update if the learning rate would make weights overflow, or parameter_norm if an optimizer
-            did so nevertheless; only then the state from before is lost.
+            update if the learning rate would make weights overflow, or parameter_norm if an
+            optimizer did so nevertheless; only then the state from before is lost.
         history: The records of the epochs before.
     """
 

@@ -78,6 +78,9 @@ class Config:
         for group in GROUPS:
             if (found := getattr(self, group)) is not None:
                 found.check()
+        batch_size = self.training.batch_size
+        if self.method.is_trained and self.problem.count_steps(batch_size) < 1:
+            raise ConfigError(f"batch_size={batch_size}: there are fewer training examples.")
 
     def make_network(self) -> nn.Module:
         """A freshly initialised network of the problem."""
