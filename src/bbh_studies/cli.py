@@ -5,6 +5,7 @@ takes seconds, and nobody should wait for it with --help or when a shell complet
 """
 
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -14,6 +15,7 @@ from typing import Annotated, Any
 import torch
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from bbh.version import __version__
 from bbh_studies.bench.settings import BENCHMARKS
@@ -37,6 +39,7 @@ app.add_typer(data_app, name="data")
 console = Console()
 
 FAILED, INTERRUPTED = 1, 130
+_OUT_OF_MEMORY = (MemoryError, torch.OutOfMemoryError)
 # Passes over the digits in `bbh demo`.
 _DEMO_EPOCHS = 40
 # A mixture takes as long as all other rows together.
@@ -200,7 +203,8 @@ def run(
     makes tables and figures of them.
 
     Exit codes: 0 all runs finished, 1 an error or a run that failed (the others go on), 2 wrong
-    usage, 130 interrupted (the command to go on with is printed).
+    usage, 130 interrupted by Ctrl-C or SIGTERM (after the epoch, whose checkpoint is written first;
+    a second signal stops at once; the command to go on with is printed).
 
     Examples:
 
@@ -434,13 +438,17 @@ def _exit_if(failed: Sequence[str]) -> None:
 def _say(text: str) -> None:
     """Prints one line to the standard error stream."""
     stderr = Console(stderr=True)
-    stderr.print(f"[red]bbh:[/red] {text}", highlight=False, soft_wrap=True)
+    stderr.print(Text.assemble(("bbh:", "red"), f" {text}"), soft_wrap=True)
 
 
 def entry_point(command: Callable[[], Any] = app) -> None:
-    """Runs the command line; errors that a user can mend are printed as one line."""
+    """Runs the command line; errors that a user can mend are printed as one line.
+
+    A request of the system to end (SIGTERM) is handled as Ctrl-C is.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         command()
-    except (ValueError, ImportError, MemoryError, FloatingPointError, FileNotFoundError) as error:
-        _say(str(error))
+    except (ValueError, ImportError, FloatingPointError, OSError, *_OUT_OF_MEMORY) as error:
+        _say(str(error) or type(error).__name__)
         sys.exit(FAILED)

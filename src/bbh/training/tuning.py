@@ -1,6 +1,5 @@
 """``tune``: chooses prior scale and temperature on validation data, by successive halving."""
 
-import json
 import math
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
@@ -10,13 +9,13 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from bbh.files import atomic_path
+from bbh.files import read_json, write_json
 from bbh.posterior import Posterior
 from bbh.prediction import evaluate
 from bbh.priors import Normal, Prior
 from bbh.training import checkpoints
 from bbh.training.fitting import Checkpoint, fit
-from bbh.training.step import DivergedError
+from bbh.training.verdicts import DivergedError
 
 RECORD = "tuning.json"
 # Arguments of ``fit`` that ``tune`` sets by itself.
@@ -185,7 +184,7 @@ class _Record:
         self.plan = plan
         self.trials: list[Trial] = []
         if self._path.exists():
-            known = json.loads(self._path.read_text())
+            known = read_json(self._path)
             if known["plan"] != plan:
                 raise ValueError(
                     f"{self._path} is of another call, with {known['plan']}. Choose another "
@@ -207,8 +206,7 @@ class _Record:
         """Writes a new trial to the file, and returns it."""
         self.trials.append(trial)
         content = {"plan": self.plan, "trials": [asdict(one) for one in self.trials]}
-        with atomic_path(self._path) as temporary:
-            temporary.write_text(json.dumps(content, indent=1) + "\n")
+        write_json(self._path, content)
         return trial
 
     @property

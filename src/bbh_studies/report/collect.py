@@ -31,7 +31,7 @@ class Entry:
     @cached_property
     def arrays(self) -> dict[str, np.ndarray]:
         """The arrays for figures; empty if there are none."""
-        return {} if self.path is None else read_arrays(self.path.parent)
+        return {} if self.path is None else read_arrays(self.path.parent, self.record.arrays)
 
 
 @dataclass(frozen=True, eq=False)  # a key of dictionaries: hashed by identity, not by its records

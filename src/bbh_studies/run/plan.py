@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from bbh_studies.problems.study import Rows, Study
-from bbh_studies.record import FILE_NAME, Record
+from bbh_studies.record import FILE_NAME, Record, RecordError
 from bbh_studies.run.leftovers import INSPECTION_NAME, POSTERIOR_NAME
 from bbh_studies.run.run import Run
 from bbh_studies.settings.config import Config, differences
@@ -85,6 +85,8 @@ def check_before(runs: Sequence[Run], device: str, resume: bool) -> None:
             if (run.folder / FILE_NAME).exists():
                 _check_same_settings(run)
                 _check_nothing_missing(run)
+            elif run.checkpoint.exists():
+                _check_same_training(run)
 
 
 def _of_parts(study: Study, settings: Sequence[str]) -> list[list[str]]:
@@ -137,11 +139,32 @@ def _owners(name: str) -> list[str]:
 def _check_same_settings(run: Run) -> None:
     """Raises if a finished run had other settings than those that are asked for."""
     path = run.folder / FILE_NAME
-    then = run.study.restored(Record.read(path).config)
+    try:
+        then = run.study.restored(Record.read(path).config)
+    except RecordError:
+        return  # a damaged record is a failure of its own run only
     for name, (before, now) in differences(then.flat, run.config.flat).items():
         raise ConfigError(
             f"{path} is of a run with {name}={before}, not {now}. Choose another --out, or leave "
             "out --resume to replace it."
+        )
+
+
+def _check_same_training(run: Run) -> None:
+    """Raises if an interrupted run had other settings than those that are asked for."""
+    # Imported only here: training imports Lightning Fabric, which takes seconds.
+    from bbh.training.checkpoints import CheckpointError, read_settings
+    from bbh.training.settings import differences as what_differs
+
+    try:
+        made_with = read_settings(run.checkpoint)
+    except CheckpointError:
+        return  # likewise
+    now = {f"settings.{name}": value for name, value in run.config.trained_with.items()}
+    for difference in what_differs(made_with, now):
+        raise ConfigError(
+            f"{run.checkpoint} is of a run with {difference}. Choose another --out, or leave out "
+            "--resume to start anew."
         )
 
 

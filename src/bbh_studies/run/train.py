@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import bbh
 from bbh.likelihoods import Regression
 from bbh.training import Display, History
+from bbh_studies.datasets.sources import fingerprint
 from bbh_studies.run import warm_start
 from bbh_studies.run.run import Run
 from bbh_studies.settings.config import Config
@@ -78,7 +79,10 @@ def train(
         gc.collect()  # memory that an earlier run left on the card must not count for this one
         torch.cuda.reset_peak_memory_stats(fabric.device)
     make_network: Callable[[], nn.Module] = config.make_network
-    fit = partial(_fit, batches=batches, num_data=len(inputs), fabric=fabric, resume=resume)
+    origin = {"seed": run.seed, "data": fingerprint(inputs.cpu(), targets.cpu())}
+    fit = partial(
+        _fit, batches=batches, num_data=len(inputs), fabric=fabric, resume=resume, origin=origin
+    )
     seconds_before = 0.0
     if config.method.warm_epochs:
         first = warm_start.first_config(config)
@@ -130,6 +134,7 @@ def _fit(
     checkpoint: Path,
     every: float,
     resume: bool,
+    origin: dict[str, Any],
     progress: bool | Display,
 ) -> History:
     training = config.training
@@ -145,7 +150,9 @@ def _fit(
         likelihood_samples=config.method.likelihood_draws,
         gradient_clip=training.gradient_clip or None,
         average_epochs=training.average_epochs,
-        checkpoint=bbh.Checkpoint(checkpoint, resume=resume, seconds=every),
+        checkpoint=bbh.Checkpoint(
+            checkpoint, resume=resume, seconds=every, settings=config.trained_with | origin
+        ),
         fabric=fabric,
         progress=progress,
         compare=False,
