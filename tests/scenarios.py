@@ -20,6 +20,7 @@ from bbh_studies.problems.mnist import LeNet as LeNet  # re-exported for the tes
 _SMALL: dict[str, dict[str, Any]] = {
     "deep_ensemble": {"num_members": 2},
     "bayes_by_hypernet": {"generator": Sliced(hidden=(8, 8))},
+    "mixture": {"num_members": 2, "generator": Sliced(hidden=(8, 8))},
 }
 METHODS: dict[str, Callable[..., Any]] = {
     name: partial(method, **_SMALL.get(name, {}))

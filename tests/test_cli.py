@@ -19,7 +19,7 @@ from bbh_studies.studies import STUDIES, find_study
 from terminal import unwrapped
 
 runner = CliRunner()
-METHODS = tuple(find_study("digits").rows())
+METHODS = tuple(find_study("mnist").rows("paper"))
 MAP = ("run", "digits", "--method", "map", "--device", "cpu")
 
 
@@ -115,6 +115,14 @@ def test_an_interrupted_run_goes_on_with_the_command_it_prints(tmp_path, monkeyp
     folder = tmp_path / "some parts" / "digits" / "corrected" / "map-0"
     assert [file.name for file in folder.iterdir()] == ["checkpoint.pt"]
 
+    # Not with other settings, which the record would then claim.
+    for other in ("learning_rate=0.05", "prior_scale=3", "batch_size=50", "epochs=4"):
+        refused = runner.invoke(app, [*again, "--set", other])
+        assert refused.exit_code == 1
+        name, _, value = other.partition("=")
+        assert f"is of a run with {name}=" in str(refused.exception)
+        assert f", not {value}. Choose another --out" in str(refused.exception)
+
     resumed = runner.invoke(app, again)
     assert resumed.exit_code == 0, resumed.output
     assert len(epochs) == 4  # two whole ones, the one that broke off, and only that again
@@ -178,9 +186,13 @@ def test_a_dry_run_needs_no_data_and_leaves_no_trace(tmp_path, monkeypatch):
         (["run", "digits", "--set", "epoch=3"], "key=value with one of"),
         (["run", "digits", "--set", "epochs=many"], "the value must be int"),
         (["run", "digits", "--set", "epochs=0"], "at least one"),
+        (["run", "digits", "--set", "batch_size=0"], "batch_size=0: take at least one"),
+        (["run", "digits", "--set", "batch_size=1098"], "batch_size=1098: there are fewer"),
+        (["run", "digits", "--out", "/proc/nowhere"], "cannot be written to: No such file"),
+        (["run", "digits", "--out", __file__], "cannot be written to: Not a directory"),
         (["run", "digits", "--set", "epochs=2"], "use --epochs, which shortens both"),
         (["run", "digits", "--method", "bbh", "--set", "generator=big"], "layerwise, sliced"),
-        (["run", "digits", "--method", "map", "--set", "hidden=3,4"], "a setting of bbh."),
+        (["run", "digits", "--method", "map", "--set", "hidden=3,4"], "a setting of bbh, mixture."),
         (["run", "digits", "--set", "noise_scale=3"], "a setting of toy."),
         (["run", "mnist", "--set", "attack_steps=3"], "mnist-attacks, cifar5-attacks."),
         (["run", "digits", "--set", "method=map"], "key=value with one of"),

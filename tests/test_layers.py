@@ -14,6 +14,7 @@ SOURCE = Path(__file__).parent.parent / "src"
 LAYERS = [
     ["version", "checks", "files", "memory", "triton_available"],
     ["batches", "per_example", "metrics", "predictive"],
+    ["stacking"],
     ["samples", "standardisation"],
     ["network", "noise", "annealing", "likelihoods", "reference"],
     ["priors"],

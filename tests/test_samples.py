@@ -1,6 +1,7 @@
 """Draws: what they were made from travels with them, however they are cut, moved or laid out."""
 
 import math
+import pickle
 
 import pytest
 import torch
@@ -91,6 +92,73 @@ def test_what_is_left_for_later_is_made_once_for_all_copies(asked_first):
     assert torch.equal(draws.take(slice(1)).latent("masks"), draws.latent("masks")[:1])
     assert len(calls) == 1
     assert not draws.values_only().keys() - {"w"}
+
+
+def in_turn() -> Samples:
+    """Draws of two members: the first has 0, 2 and 3, the second 1 and 4."""
+    first = Samples(
+        {"w": torch.tensor([[0.0], [2.0], [3.0]])}, latents={"z": torch.tensor([0.0, 2.0, 3.0])}
+    )
+    second = Samples({"w": torch.tensor([[1.0], [4.0]])}, latents={"z": torch.tensor([1.0, 4.0])})
+    return Samples.in_turn({0: first, 5: second}, [0, 5, 0, 0, 5])
+
+
+def test_members_take_turns():
+    draws = in_turn()
+    assert draws.num_samples == 5
+    assert list(draws) == ["w"]
+    assert (draws.shape("w"), len(draws), draws.device.type) == ((1,), 1, "cpu")
+    assert repr(draws) == "Samples(w: [5, 1])"
+    assert draws["w"].flatten().tolist() == [0, 1, 2, 3, 4]
+    assert [one["w"].item() for one in draws.apart()] == [0, 1, 2, 3, 4]
+    assert "z" not in draws.values_only()
+    with pytest.raises(KeyError):
+        draws["z"]
+
+
+def test_members_are_kept_through_every_change():
+    with_mean = in_turn().with_buffers({"mean": torch.arange(5.0)})
+    for changed in (
+        with_mean.take(slice(1, 4)),
+        with_mean.to("cpu").take(slice(1, None)).take(slice(3)),
+        pickle.loads(pickle.dumps(with_mean)).detach().take(slice(1, 4)),
+    ):
+        assert list(changed) == ["w", "mean"]
+        assert changed["w"].flatten().tolist() == changed["mean"].tolist() == [1, 2, 3]
+        assert [one["mean"].item() for one in changed.apart()] == [1, 2, 3]
+        assert changed.members[0].latent("z").tolist() == [2, 3]
+        assert changed.members[5].latent("z").tolist() == [1]
+    only = with_mean.take(slice(2, 4))
+    assert list(only.members) == [0]
+    assert with_mean.take(slice(9, 20)).num_samples == 0
+    assert in_turn().to("meta")["w"].is_meta
+
+
+def test_a_part_of_a_product_may_have_members():
+    joined = Samples.joined([in_turn(), Samples({"b": torch.arange(5.0)})])
+    part = joined.take(slice(1, 4))
+    assert part["w"].flatten().tolist() == part["b"].tolist() == [1, 2, 3]
+    assert part.parts[0].members[5].latent("z").tolist() == [1]
+
+
+def test_what_draws_of_a_member_write_to_a_buffer_is_kept_for_the_member():
+    means = [torch.zeros(1), torch.zeros(1)]
+    members = {
+        number: Samples({"w": torch.ones(2, 1)}).with_buffers({"mean": mean.expand(2, 1)})
+        for number, mean in enumerate(means)
+    }
+    for index, draw in enumerate(Samples.in_turn(members, [0, 1, 0, 1]).apart()):
+        draw["mean"].add_(1 + index)
+    assert [mean.item() for mean in means] == [1 + 3, 2 + 4]
+
+
+def test_gradients_reach_the_members_of_stacked_draws():
+    weights = [torch.ones(2, 1, requires_grad=True), torch.ones(1, 1, requires_grad=True)]
+    members = {number: Samples({"w": one}) for number, one in enumerate(weights)}
+    draws = Samples.in_turn(members, [0, 1, 0])
+    (draws["w"].flatten() * torch.tensor([1.0, 10.0, 100.0])).sum().backward()
+    assert weights[0].grad.flatten().tolist() == [1, 100]
+    assert weights[1].grad.flatten().tolist() == [10]
 
 
 def test_plain_dictionaries_are_draws_from_elsewhere():

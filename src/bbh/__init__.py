@@ -1,4 +1,4 @@
-"""Bayes by Hypernet: any network, seven posteriors, one training loop, one predictor.
+"""Bayes by Hypernet: any network, eight methods, one training loop, one predictor.
 
 >>> import torch, bbh
 >>> network = torch.nn.Linear(2, 3)

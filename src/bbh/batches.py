@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
+from torch.utils import _pytree as pytree  # pyright: ignore[reportPrivateUsage]
 from torch.utils.data import (
     DataLoader,
     Dataset,
@@ -177,6 +178,25 @@ def divisible(inputs: Inputs) -> bool:
         return part is None or isinstance(part, bool | int | float | str)
 
     return first_tensor(inputs) is not None and fits(inputs)
+
+
+def num_bytes(inputs: Inputs) -> int:
+    """The bytes that all tensors take together.
+
+    >>> num_bytes((torch.zeros(3), {"more": torch.zeros(2)}))
+    20
+    """
+    leaves: list[Any] = pytree.tree_leaves(inputs)
+    return sum(leaf.nbytes for leaf in leaves if isinstance(leaf, Tensor))
+
+
+def copied(inputs: Inputs) -> Inputs:
+    """The same inputs with copies of all tensors, without gradients.
+
+    Parts of a batch that are kept must be copied: a loader may use the batch's memory again, and a
+    part that was cut from it would keep the whole batch in memory.
+    """
+    return pytree.tree_map_only(Tensor, lambda leaf: leaf.detach().clone(), inputs)
 
 
 def num_data_of(loader: object) -> int:

@@ -52,6 +52,8 @@ class WeightDistribution(nn.Module, ABC):
         statistics_differ: Whether every draw needs batch-norm statistics of its own. False if all
             draws are one setting of the weights, bring their statistics along, or vary from example
             to example in training.
+        turns: The number of members that take turns, for a mixture. A training step has a multiple
+            of this number of draws.
         auxiliary_steps: Optimiser steps on the cost's auxiliary term before each training step.
         pretraining_steps: Optimiser steps on the auxiliary term once, before training begins.
     """
@@ -62,6 +64,7 @@ class WeightDistribution(nn.Module, ABC):
     training_defaults: TrainingDefaults = TrainingDefaults()
     num_distinct: int | None = None
     statistics_differ: bool = True
+    turns: int = 1
     auxiliary_steps: int = 0
     pretraining_steps: int = 0
 
@@ -83,6 +86,13 @@ class WeightDistribution(nn.Module, ABC):
         An ensemble of K members has only K different draws, so it takes at most K.
         """
         return num_samples if self.num_distinct is None else min(num_samples, self.num_distinct)
+
+    def even(self, most: int) -> int:
+        """The largest number of draws, up to ``most``, of which all members have equal shares.
+
+        It is never less than one draw for each member.
+        """
+        return max(1, most // self.turns) * self.turns
 
     def check_prior(self, prior: Prior) -> None:
         """Raises if the prior does not suit this distribution; most need the prior's density.

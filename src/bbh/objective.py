@@ -88,6 +88,13 @@ def check_settings(
     checks.number("temperature", temperature)
     if num_samples is not None:
         checks.whole("num_samples", num_samples, 1, "draw at least one, or None")
+    turns = posterior.weights.turns
+    for name, number in (("num_samples", num_samples), ("likelihood_samples", likelihood_samples)):
+        if number is not None and number > 0 and number % turns:
+            raise ValueError(
+                f"{name}={number}: the {turns} members of a mixture share the draws of a step "
+                f"evenly. Choose a multiple of {turns}, or None."
+            )
     if likelihood_samples is None:
         return
     checks.whole("likelihood_samples", likelihood_samples, 1, "use at least one, or None")

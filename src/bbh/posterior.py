@@ -111,9 +111,10 @@ class Posterior(nn.Module, Generic[P]):
         check_parts(likelihood, prior)
         if missing := sorted(trainable_parameters(network).keys() - weights.shapes.keys()):
             raise ValueError(f"the weight distribution does not cover {missing}.")
-        weights.check_prior(prior.for_shapes(weights.shapes))
+        prior = prior.for_shapes(weights.shapes)
+        weights.check_prior(prior)
         self.weights = weights
-        self.prior = prior.for_shapes(weights.shapes)
+        self.prior = prior
         self.likelihood = copy.deepcopy(likelihood)
         self.execution = execution
         self.adversarial = adversarial
@@ -150,10 +151,7 @@ class Posterior(nn.Module, Generic[P]):
             {name: layer for name, layer in layers.items() if name not in self._always_off},
         )
         self._warned = False
-        tables = [module for module in self.modules() if isinstance(module, TensorTable)]
-        own = dict(self.network.named_buffers()).keys()
-        # Where each buffer is kept, not the tensor: moving the posterior makes new tensors.
-        self._network_buffers = [(table, name) for table in tables for name in table if name in own]
+        self._network_buffers = self._find_buffers()
         self.train(network.training)
 
     @property
@@ -270,17 +268,18 @@ class Posterior(nn.Module, Generic[P]):
             execution: How to put the draws through the network in this call. None takes the
                 posterior's own ``execution``, or else the fastest that the network supports.
         """
-        if missing := self.weights.shapes.keys() - samples.keys():
+        draws = Samples.of(samples)
+        if missing := self.weights.shapes.keys() - draws.keys():
             raise ValueError(f"the weight samples lack {sorted(missing)}.")
         for name, shape in self.weights.shapes.items():
-            if samples[name].shape[1:] != shape:
+            if draws.shape(name) != shape:
                 raise ValueError(
-                    f"the weight samples have {name!r} in the shape {list(samples[name].shape)}; "
+                    f"the weight samples have {name!r} in the shape {list(draws[name].shape)}; "
                     f"this network needs [draws, {', '.join(map(str, shape))}]. Are they another "
                     "posterior's?"
                 )
         chosen = execution or self.execution or Automatic()
-        return chosen.run(self.runnable, inputs, Samples.of(samples), inputs_per_draw)
+        return chosen.run(self.runnable, inputs, draws, inputs_per_draw)
 
     def train(self, mode: bool = True) -> "Posterior[P]":
         """Sets the mode of the template too, except for modules that are always on or off."""
@@ -291,6 +290,15 @@ class Posterior(nn.Module, Generic[P]):
         for name in self.always_on:
             self.network.get_submodule(name).train(True)
         return self
+
+    def replace_weights(self, weights: WeightDistribution) -> None:
+        """Puts another distribution over the same parameters in place of the present one."""
+        if weights.shapes != self.weights.shapes:
+            raise ValueError("the new distribution covers other parameters than the present one.")
+        weights.check_prior(self.prior)
+        self.weights = weights
+        self._network_buffers = self._find_buffers()
+        self.train(self.training)
 
     @contextmanager
     def entered_at(self, name: str) -> Generator[None]:
@@ -325,6 +333,12 @@ class Posterior(nn.Module, Generic[P]):
             f"network={type(self.network).__name__}, weights={size(self.weights.shapes):,}, "
             f"prior={self.prior}"
         )
+
+    def _find_buffers(self) -> list[tuple[TensorTable, str]]:
+        """Where each buffer of the network is kept: moving the posterior makes new tensors."""
+        tables = [module for module in self.modules() if isinstance(module, TensorTable)]
+        own = dict(self.network.named_buffers()).keys()
+        return [(table, name) for table in tables for name in table if name in own]
 
     def _warn_of_shared_statistics(self) -> None:
         if not self._warned:

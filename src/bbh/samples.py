@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from bbh.per_example import PerExampleWeight
+from bbh.stacking import changed, in_turn, taken, unstacked
 
 # One weight setting, or several of them stacked.
 Params = dict[str, Tensor]
@@ -34,6 +35,10 @@ class Samples(Mapping[str, Tensor]):
         parts: The draws of each factor, if the distribution is a product.
         later: Makes further latents of the draws, when they are first needed: random numbers that
             a cost takes and a prediction does not. They are made once, before any copy.
+
+    Attributes:
+        members: The draws of each member, by its number, if the distribution is a mixture; see
+            ``in_turn``.
     """
 
     def __init__(
@@ -50,6 +55,10 @@ class Samples(Mapping[str, Tensor]):
         self._common = dict(common or {})
         self.parts = tuple(parts)
         self._later = [] if later is None else [later]
+        self.members: dict[int, Samples] = {}
+        self._turns: tuple[int, ...] = ()
+        # Tensors of all members in one, made when somebody asks for them.
+        self._stacked: Params = {}
 
     @staticmethod
     def of(tensors: Mapping[str, Tensor]) -> "Samples":
@@ -61,10 +70,47 @@ class Samples(Mapping[str, Tensor]):
         """Joins the draws of several distributions over disjoint tensors into one object."""
         return Samples({n: value for part in parts for n, value in part.items()}, parts=parts)
 
+    @staticmethod
+    def in_turn(members: Mapping[int, "Samples"], turns: Iterable[int]) -> "Samples":
+        """Draws of several distributions over the same tensors, which take turns.
+
+        Their tensors are stacked only when somebody asks for them. Draws that run one after the
+        other stay what each member gave: buffers that a network writes to are the member's own.
+
+        Args:
+            members: The draws of each distribution that has any, by the number of the distribution.
+            turns: For each draw, the number of the distribution whose next draw it is.
+        """
+        samples = Samples({})
+        samples.members, samples._turns = dict(members), tuple(turns)
+        return samples
+
     @property
     def num_samples(self) -> int:
-        """S, the number of stacked weight settings."""
+        """S, the number of weight settings."""
+        if self.members or not self._tensors:
+            return len(self._turns)
         return len(next(iter(self._tensors.values())))
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the draws."""
+        if self.members:
+            return self._first_member().device
+        return next(iter(self._tensors.values())).device
+
+    @property
+    def vary_by_example(self) -> bool:
+        """Whether each example of a batch gets its own weights (``PerExampleWeight``)."""
+        return any(isinstance(one, PerExampleWeight) for one in self._tensors.values()) or any(
+            member.vary_by_example for member in self.members.values()
+        )
+
+    def shape(self, name: str) -> torch.Size:
+        """The shape that a tensor has in a single draw."""
+        if name in self._tensors or not self.members:
+            return self._tensors[name].shape[1:]
+        return self._first_member().shape(name)
 
     def latent(self, name: str) -> Tensor:
         """The latent quantity of this name: one for each draw, or one that all draws share."""
@@ -81,26 +127,34 @@ class Samples(Mapping[str, Tensor]):
 
     def take(self, draws: slice) -> "Samples":
         """Some of the draws, as views, with their latent quantities."""
-        return self._each(lambda value: _taken(value, draws), common=False)
+        if self.members:
+            return self._take_in_turn(draws)
+        return self._each(
+            lambda value: taken(value, draws), lambda part: part.take(draws), common=False
+        )
 
     def to(self, device: torch.device | str) -> "Samples":
         """The same draws on another device."""
-        return self._each(lambda value: _changed(value, lambda tensor: tensor.to(device)))
+        return self._each(
+            lambda value: changed(value, lambda tensor: tensor.to(device)),
+            lambda part: part.to(device),
+        )
 
     def detach(self) -> "Samples":
         """The same values without gradient."""
-        return self._each(lambda value: _changed(value, Tensor.detach))
+        return self._each(lambda value: changed(value, Tensor.detach), lambda part: part.detach())
 
     def with_buffers(self, buffers: Mapping[str, Tensor]) -> "Samples":
         """The same draws, with the network's buffers for each draw, ``{name: [S, *shape]}``."""
         other = Samples(self._tensors | dict(buffers), common=self._common, parts=self.parts)
         # The same objects: what is made later is made once for both.
         other._latents, other._later = self._latents, self._later
+        other.members, other._turns = self.members, self._turns
         return other
 
     def values_only(self) -> "Samples":
         """The draws without latent quantities: enough for prediction, and smaller in memory."""
-        return Samples(self._tensors)
+        return Samples(dict(self.items()))
 
     def apart(self) -> list[Params]:
         """The draws as a list of single weight settings.
@@ -108,21 +162,52 @@ class Samples(Mapping[str, Tensor]):
         The backward pass builds one stacked gradient for each tensor. Indexing S times would build
         S stacked gradients, each zero except for one draw, and add them up.
         """
-        columns = {name: _unstacked(value) for name, value in self.items()}
-        return [dict(zip(columns, one, strict=True)) for one in zip(*columns.values(), strict=True)]
+        columns = {name: unstacked(value) for name, value in self._tensors.items()}
+        rows = [dict(zip(columns, one, strict=True)) for one in zip(*columns.values(), strict=True)]
+        if not self.members:
+            return rows
+        each = {number: iter(member.apart()) for number, member in self.members.items()}
+        drawn = [next(each[number]) for number in self._turns]
+        return [one | more for one, more in zip(drawn, rows, strict=True)] if rows else drawn
 
-    def _each(self, change: Callable[[Tensor], Tensor], *, common: bool = True) -> "Samples":
-        """A copy with ``change`` applied to every tensor, and to common quantities if asked."""
+    def _each(
+        self,
+        change: Callable[[Tensor], Tensor],
+        change_part: Callable[["Samples"], "Samples"],
+        *,
+        common: bool = True,
+    ) -> "Samples":
+        """A copy with every tensor changed, every part, and common quantities if asked."""
         self._complete()
-        parts = [part._each(change, common=common) for part in self.parts]
+        parts = [change_part(part) for part in self.parts]
         # A product's tensors are the tensors of its parts: change each of them only once.
         done = {name: value for part in parts for name, value in part.items()}
-        return Samples(
-            {n: done[n] if n in done else change(value) for n, value in self.items()},
+        copy = Samples(
+            {n: done[n] if n in done else change(value) for n, value in self._tensors.items()},
             latents={name: change(value) for name, value in self._latents.items()},
             common={n: change(v) for n, v in self._common.items()} if common else self._common,
             parts=parts,
         )
+        copy.members = {number: change_part(one) for number, one in self.members.items()}
+        copy._turns = self._turns
+        return copy
+
+    def _take_in_turn(self, draws: slice) -> "Samples":
+        """Some of the draws of members that take turns."""
+        first, last, step = draws.indices(len(self._turns))
+        if step != 1:
+            raise ValueError(f"take draws of a mixture that lie side by side, not every {step}.")
+        turns, before = self._turns[first:last], self._turns[:first]
+        members = {
+            number: self.members[number].take(slice(start, start + turns.count(number)))
+            for number in dict.fromkeys(turns)
+            for start in [before.count(number)]
+        }
+        some = Samples.in_turn(members, turns)
+        return some.with_buffers({n: taken(v, draws) for n, v in self._tensors.items()})
+
+    def _first_member(self) -> "Samples":
+        return next(iter(self.members.values()), self)
 
     def _complete(self) -> None:
         """Makes the latents that were left for later."""
@@ -134,67 +219,33 @@ class Samples(Mapping[str, Tensor]):
         return vars(self)
 
     def __getitem__(self, name: str) -> Tensor:
-        return self._tensors[name]
+        if name in self._tensors or not self.members:
+            return self._tensors[name]
+        if name not in self._stacked:
+            each = {number: member[name] for number, member in self.members.items()}
+            self._stacked[name] = in_turn(each, self._turns)
+        return self._stacked[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._tensors)
+        if not self.members:
+            return iter(self._tensors)
+        return iter(dict.fromkeys((*self._first_member(), *self._tensors)))
 
     def __len__(self) -> int:
-        return len(self._tensors)
+        return len(list(iter(self))) if self.members else len(self._tensors)
 
     # The mapping's own would ask for every tensor by name, many times in a training step.
     def items(self) -> ItemsView[str, Tensor]:
         """Names and tensors."""
-        return self._tensors.items()
+        return super().items() if self.members else self._tensors.items()
 
     def values(self) -> ValuesView[Tensor]:
         """The tensors."""
-        return self._tensors.values()
+        return super().values() if self.members else self._tensors.values()
 
     def __repr__(self) -> str:
-        shapes = ", ".join(f"{name}: {list(value.shape)}" for name, value in self.items())
-        return f"Samples({shapes})"
-
-
-def _changed(value: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
-    return value.changed(change) if isinstance(value, PerExampleWeight) else change(value)
-
-
-def _taken(value: Tensor, draws: slice) -> Tensor:
-    if isinstance(value, PerExampleWeight):
-        return value.draw(draws)
-    base = value._base if value.requires_grad else None  # pyright: ignore[reportPrivateUsage]
-    if base is None or not _repeats(value, base):
-        return value[draws]
-    # A tensor that is one setting repeated for all draws (a normalisation layer's, say) is expanded
-    # anew to fewer draws instead of being sliced. The gradient of a slice would be a full stack,
-    # zero except for the taken draws, and then a sum; a deep network has dozens of such tensors.
-    number = len(range(*draws.indices(len(value))))
-    return base.expand(number, *base.shape[1:])
-
-
-def _repeats(value: Tensor, base: Tensor) -> bool:
-    """Whether ``value`` is the only row of ``base``, expanded to several rows."""
-    return (
-        base.dim() == value.dim() > 0
-        and len(base) == 1
-        and value.stride(0) == 0
-        and value.shape[1:] == base.shape[1:]
-        and value.stride()[1:] == base.stride()[1:]
-        and value.storage_offset() == base.storage_offset()
-    )
-
-
-def _unstacked(value: Tensor) -> Sequence[Tensor]:
-    if isinstance(value, PerExampleWeight):
-        return [value.draw(index) for index in range(len(value))]
-    if len(value) == 1:
-        return (value.squeeze(0),)
-    if value.requires_grad:
-        return value.unbind()
-    # These may be buffers that the network writes to: torch allows writing to views made by single
-    # indexing, but not to the views that unbind() returns.
-    return [value[index] for index in range(len(value))]
+        shapes = (f"{name}: {[self.num_samples, *self.shape(name)]}" for name in self)
+        return f"Samples({', '.join(shapes)})"
 
 
 def size(shapes: Shapes) -> int:

@@ -5,6 +5,7 @@ takes seconds, and nobody should wait for it with --help or when a shell complet
 """
 
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -14,8 +15,10 @@ from typing import Annotated, Any
 import torch
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from bbh.version import __version__
+from bbh_studies.bench.settings import BENCHMARKS
 from bbh_studies.report import findings, write_report
 from bbh_studies.run.plan import check_before, plan
 from bbh_studies.run.run import Run
@@ -36,8 +39,11 @@ app.add_typer(data_app, name="data")
 console = Console()
 
 FAILED, INTERRUPTED = 1, 130
+_OUT_OF_MEMORY = (MemoryError, torch.OutOfMemoryError)
 # Passes over the digits in `bbh demo`.
 _DEMO_EPOCHS = 40
+# A mixture takes as long as all other rows together.
+_NOT_IN_DEMO = ("mixture",)
 
 
 def _version(shown: bool) -> bool:
@@ -54,19 +60,16 @@ def _listed(words: Iterable[str]) -> str:
 
 def _rows_in_words() -> str:
     """The rows of all studies in words: the usual ones, then what some studies have instead."""
-    usual = list(STUDIES["mnist"].rows())
+    usual = list(STUDIES["mnist"].rows("paper"))
     words = _listed(usual)
+    having: dict[str, list[str]] = {}
     for study in STUDIES.values():
         rows = list(study.rows())
         if rows[: len(usual)] != usual:
             words += f"; in {study.name} {_listed(rows)}"
-        elif rows != usual:
-            words += f" ({study.name}: also {', '.join(rows[len(usual) :])})"
-    return words
-
-
-def _complete_bench(incomplete: str) -> list[str]:
-    return [word for word in ("cpu", "gpu", "estimators") if word.startswith(incomplete)]
+        for further in rows[len(usual) :] if rows[: len(usual)] == usual else ():
+            having.setdefault(further, []).append(study.name)
+    return words + "".join(f"; {one} in {', '.join(names)}" for one, names in having.items())
 
 
 _Device = Annotated[str, typer.Option(help="auto, cpu or cuda.", autocompletion=completion.devices)]
@@ -110,6 +113,8 @@ def demo(
     for study in ("toy", "digits"):
         runs = []
         for row, config in find_study(study).rows("corrected").items():
+            if row in _NOT_IN_DEMO:
+                continue
             share = max(1, round(config.training.epochs * epochs / _DEMO_EPOCHS))
             runs += plan(study, variants=[row], seeds=[seed], epochs=share, out=out)
         train = partial(execute, runs, device="cpu", resume=resume, console=console)
@@ -198,7 +203,8 @@ def run(
     makes tables and figures of them.
 
     Exit codes: 0 all runs finished, 1 an error or a run that failed (the others go on), 2 wrong
-    usage, 130 interrupted (the command to go on with is printed).
+    usage, 130 interrupted by Ctrl-C or SIGTERM (after the epoch, whose checkpoint is written first;
+    a second signal stops at once; the command to go on with is printed).
 
     Examples:
 
@@ -211,6 +217,7 @@ def run(
     - `bbh run uci --set dataset=boston,energy --data DIR --jobs 8`
     - `bbh run mnist --keep-posterior`, then `bbh run mnist-attacks` on what it kept
     - `bbh run cifar5 --method bbh --set warm_start_epochs=40 --set split=validation`
+    - `bbh run cifar10-hmc --data DIR --seed 0 --seed 1 --seed 2`
     """
     runs = plan(
         study,
@@ -327,7 +334,8 @@ def report(
 @app.command()
 def bench(
     where: Annotated[
-        str, typer.Argument(help="cpu, gpu or estimators.", autocompletion=_complete_bench)
+        str,
+        typer.Argument(help=f"{_listed(BENCHMARKS)}.", autocompletion=completion.benchmarks),
     ],
     rounds: Annotated[
         int | None,
@@ -362,7 +370,7 @@ def bench(
     with the speed of its memory. Run nothing else on the machine while it measures.
 
     `estimators` makes the estimator card: bias, noise and time of every divergence on distributions
-    whose KL is known. Of the options it takes --rounds, --quick, --seed and --out.
+    whose KL is known. It uses only the options --rounds, --quick, --seed and --out.
 
     Examples:
 
@@ -430,13 +438,17 @@ def _exit_if(failed: Sequence[str]) -> None:
 def _say(text: str) -> None:
     """Prints one line to the standard error stream."""
     stderr = Console(stderr=True)
-    stderr.print(f"[red]bbh:[/red] {text}", highlight=False, soft_wrap=True)
+    stderr.print(Text.assemble(("bbh:", "red"), f" {text}"), soft_wrap=True)
 
 
 def entry_point(command: Callable[[], Any] = app) -> None:
-    """Runs the command line; errors that a user can mend are printed as one line."""
+    """Runs the command line; errors that a user can mend are printed as one line.
+
+    A request of the system to end (SIGTERM) is handled as Ctrl-C is.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         command()
-    except (ValueError, ImportError, MemoryError, FloatingPointError, FileNotFoundError) as error:
-        _say(str(error))
+    except (ValueError, ImportError, FloatingPointError, OSError, *_OUT_OF_MEMORY) as error:
+        _say(str(error) or type(error).__name__)
         sys.exit(FAILED)

@@ -131,6 +131,28 @@ _ALL = (
         main=True,
     ),
     Metric(
+        "hmc_agreement",
+        "Agreement with HMC",
+        "",
+        "high",
+        4,
+        "Share of test images with the same most probable class as under Hamiltonian Monte Carlo, "
+        "which samples the posterior itself.",
+        short="agree",
+        main=True,
+    ),
+    Metric(
+        "hmc_total_variation",
+        "Total variation from HMC",
+        "",
+        "low",
+        4,
+        "Half the summed difference from HMC's class probabilities, averaged over test images: 0 "
+        "where they are equal, 1 where they share no class.",
+        short="TV",
+        main=True,
+    ),
+    Metric(
         "coverage_inside",
         "Coverage inside",
         "",

@@ -1,19 +1,18 @@
 """Records: what was run, on what, and the results. Tables and figures are made from records."""
 
-import json
 import os
 import platform
 import subprocess
 import zipfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from bbh.files import atomic_path
+from bbh.files import DamagedFileError, atomic_path, read_json, sha256, write_json
 from bbh.version import __version__
 from bbh_studies.run.run import Run
 
@@ -52,6 +51,7 @@ class Record:
         commit: Commit of the repository, if the run was started from one.
         dirty: Whether the package's sources had uncommitted changes.
         schema: Version of this format.
+        arrays: SHA-256 of ``arrays.npz``; empty if there is no such file, or in older records.
     """
 
     study: str
@@ -69,6 +69,7 @@ class Record:
     dirty: bool = field(default_factory=lambda: bool(_git("status", "--porcelain", "--", ".")))
     schema: int = SCHEMA
     curves: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
+    arrays: str = ""
 
     @staticmethod
     def of(
@@ -99,23 +100,23 @@ class Record:
         Each file is written atomically and the record last, so a folder with a record holds a
         complete run.
         """
-        path = folder / FILE_NAME
+        path, record = folder / FILE_NAME, self
         if arrays is not None:
-            with atomic_path(folder / ARRAYS_NAME) as temporary, temporary.open("wb") as file:
-                np.savez_compressed(file, **arrays)  # pyright: ignore[reportArgumentType]
-        with atomic_path(path) as temporary:
-            temporary.write_text(json.dumps(asdict(self), indent=1) + "\n")
+            with atomic_path(folder / ARRAYS_NAME) as temporary:
+                with temporary.open("wb") as file:
+                    np.savez_compressed(file, **arrays)  # pyright: ignore[reportArgumentType]
+                record = replace(self, arrays=sha256(temporary))
+        write_json(path, asdict(record))
         return path
 
     @staticmethod
     def read(path: Path) -> "Record":
         """Reads a record, or says why it cannot."""
         try:
-            content = json.loads(path.read_text())
-            schema = content["schema"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise RecordError(f"{path} is no record of a run ({error}).") from error
-        if schema != SCHEMA:
+            content = read_json(path)
+        except (OSError, DamagedFileError) as error:
+            raise RecordError(f"{error}, so it is no record of a run.") from error
+        if (schema := content.get("schema")) != SCHEMA:
             raise RecordError(f"{path} has schema {schema}; this version reads {SCHEMA}.")
         try:
             return Record(**content)
@@ -123,11 +124,18 @@ class Record:
             raise RecordError(f"{path} lacks or adds fields: {error}.") from error
 
 
-def read_arrays(folder: Path) -> dict[str, np.ndarray]:
-    """The arrays that ``write`` stored beside a record; empty if there are none."""
+def read_arrays(folder: Path, expected: str = "") -> dict[str, np.ndarray]:
+    """The arrays that ``write`` stored beside a record; empty if there are none.
+
+    Args:
+        folder: The folder of the record.
+        expected: SHA-256 of the file, as the record has it; empty if it is not known.
+    """
     path = folder / ARRAYS_NAME
     if not path.exists():
         return {}
+    if expected and sha256(path) != expected:
+        raise RecordError(f"{path} is not what its record was written with; run again.")
     try:
         with np.load(path, allow_pickle=False) as stored:
             return {name: stored[name] for name in stored.files}

@@ -1,9 +1,14 @@
-"""Mean and spread of a metric over seeds."""
+"""Mean and spread of a metric over seeds, and whether two means are told apart."""
 
 import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+# Two means are told apart if chance alone would put them so far apart in fewer cases than this.
+LEVEL = 0.05
+_ROUNDING = 1e-9  # rounding error of binary numbers, for values of order one
+_MOST_TERMS = 1000  # of a continued fraction; dozens are usual
 
 
 @dataclass(frozen=True)
@@ -38,3 +43,77 @@ class Statistic:
     def error_of_mean(self) -> float | None:
         """Standard error of the mean."""
         return None if self.std is None else self.std / math.sqrt(self.count)
+
+
+def p_value(one: Statistic, other: Statistic, slack: float = 0.0) -> float | None:
+    """How probable so large a difference of means is by chance: Welch's t-test, two-sided.
+
+        t = (m₁ − m₂) / √(e₁² + e₂²),   ν = (e₁² + e₂²)² / (e₁⁴/(n₁ − 1) + e₂⁴/(n₂ − 1)),
+
+    with standard errors e = s/√n, Welch (1947). A single value says nothing about its own noise, so
+    it is given the spread of the other sample (Student's test). None if both are single values.
+
+    >>> round(p_value(Statistic(1.0, 0.1, 3), Statistic(1.3, 0.1, 3)), 4)
+    0.0213
+
+    Args:
+        one: A sample of normally distributed values.
+        other: Another one.
+        slack: A difference that counts as none, for values that were rounded.
+    """
+    samples = [each for each in (one, other) if each.count > 1]
+    if not samples or any(each.std is None for each in samples):
+        return None
+    first, second = (each if each.count > 1 else samples[0] for each in (one, other))
+    squares = (first.std or 0.0) ** 2 / one.count, (second.std or 0.0) ** 2 / other.count
+    total = sum(squares)
+    distance = max(0.0, abs(one.mean - other.mean) - slack - _ROUNDING)
+    if total == 0:  # nothing varies
+        return float(distance == 0)
+    freedom = samples[0].count - 1.0
+    if len(samples) == 2:
+        shares = squares[0] / total, squares[1] / total
+        freedom = 1 / (shares[0] ** 2 / (one.count - 1) + shares[1] ** 2 / (other.count - 1))
+    return student_p(distance / math.sqrt(total), freedom)
+
+
+def told_apart(one: Statistic, other: Statistic, slack: float = 0.0) -> bool | None:
+    """Whether chance alone would hardly put two means so far apart; None without a test."""
+    p = p_value(one, other, slack)
+    return None if p is None else p < LEVEL
+
+
+def student_p(t: float, freedom: float) -> float:
+    """P(|T| ≥ t) for Student's T with this many degrees of freedom.
+
+    It is the regularised incomplete beta function I_x(ν/2, ½) at x = ν/(ν + t²).
+
+    >>> round(student_p(12.706, 1), 4), round(student_p(4.303, 2), 4)
+    (0.05, 0.05)
+    """
+    half, x = freedom / 2, freedom / (freedom + t * t)
+    # The continued fraction converges fast on one side of the bulk of the distribution.
+    if x < (half + 1) / (half + 2.5):
+        return _incomplete_beta(half, 0.5, x)
+    return 1 - _incomplete_beta(0.5, half, t * t / (freedom + t * t))
+
+
+def _incomplete_beta(a: float, b: float, x: float) -> float:
+    """I_x(a, b) by its continued fraction (Lentz's method), Press et al. (2007), section 6.4."""
+    if x <= 0:
+        return 0.0
+    beta = math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
+    front = math.exp(a * math.log(x) + b * math.log1p(-x) - beta) / a
+    # C and D are the ratios of neighbouring numerators and of neighbouring denominators.
+    c, d = 1.0, 1 / (1 - (a + b) * x / (a + 1))
+    value = d
+    for m in range(1, _MOST_TERMS):
+        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        for term in (even, odd):
+            d = 1 / (1 + term * d)
+            c = 1 + term / c
+            value *= c * d
+        if abs(c * d - 1) < 1e-15:
+            break
+    return front * value

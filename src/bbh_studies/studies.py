@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from bbh_studies.problems import digits, mnist
 from bbh_studies.problems.cifar5 import study as cifar5
+from bbh_studies.problems.cifar10_hmc import study as cifar10_hmc
 from bbh_studies.problems.study import Study
 from bbh_studies.problems.toy import study as toy
 from bbh_studies.problems.uci import study as uci
@@ -18,6 +19,7 @@ STUDIES: dict[str, Study] = {
         *uci.STUDIES,
         *mnist.STUDIES,
         *cifar5.STUDIES,
+        *cifar10_hmc.STUDIES,
     )
 }
 

@@ -59,8 +59,26 @@ def test_what_could_not_be_loaded_is_refused():
     with pytest.raises(TypeError, match="must name all its arguments"):
 
         @register
-        def loose(network, likelihood, prior, forward=None, execution=None, **options):
+        def loose(network, likelihood, prior, *others, forward=None, execution=None):
             """Nothing."""
+
+
+def test_arguments_that_are_passed_on_are_stored_by_their_names(tmp_path):
+    @register
+    def passing(network, likelihood, prior=Normal(1.0), *, forward=None, execution=None, **others):
+        """Passes everything on."""
+        return bayes_by_backprop(
+            network, likelihood, prior, forward=forward, execution=execution, **others
+        )
+
+    network = nn.Linear(3, 2)
+    posterior = passing(network, bbh.likelihoods.Categorical(), initial_scale=0.3)
+    assert posterior.recipe.arguments == {"initial_scale": 0.3}
+    bbh.save(posterior, tmp_path / "file")
+    loaded = bbh.load(tmp_path / "file", network)
+    assert loaded.recipe.arguments == {"initial_scale": 0.3}
+    with pytest.raises(TypeError, match="unexpected keyword argument 'width'"):
+        passing(network, bbh.likelihoods.Categorical(), width=0.3)
 
 
 def test_a_name_that_is_taken_is_refused():

@@ -4,8 +4,21 @@ import pytest
 import torch
 from torch import nn
 
+import bbh
 from bbh.network import fan_in, select_bayesian, trainable_parameters
-from scenarios import BatchNormNet, LeNet, LSTMNet, TiedNet, TransformerNet, TwoInputs
+from bbh.samples import Shapes
+from scenarios import (
+    METHODS,
+    BatchNormNet,
+    LeNet,
+    LSTMNet,
+    SmallLeNet,
+    TiedNet,
+    TransformerNet,
+    TwoInputs,
+)
+
+Categorical = bbh.likelihoods.Categorical
 
 # --- Fan-in ---------------------------------------------------------------------------------
 
@@ -98,3 +111,72 @@ def test_frozen_parameters_are_never_selected():
         select_bayesian(network.requires_grad_(False), None)
     with pytest.raises(ValueError, match="selects no"):
         select_bayesian(LSTMNet(), lambda name, value: False)
+
+
+class TestPosterior:
+    """What ``bayesian=`` selects varies from draw to draw; the rest are the network's own."""
+
+    def chosen(self, network, bayesian, method=bbh.methods.bayes_by_backprop):
+        """Which parameters differ from draw to draw; the rest must be the network's own."""
+        posterior = method(network, Categorical(), bayesian=bayesian).eval()
+        samples = posterior.sample(3)
+        varying = {name for name, value in samples.items() if not torch.equal(value[0], value[1])}
+        for name, value in network.named_parameters():
+            if name not in varying and value.requires_grad:
+                assert torch.equal(samples[name][2], value)
+        return varying
+
+    @pytest.mark.parametrize(
+        ("bayesian", "expected"),
+        [
+            ("fc2.weight", {"fc2.weight"}),
+            (["fc2.weight", "fc1.bias"], {"fc2.weight", "fc1.bias"}),
+            ("fc2", {"fc2.weight", "fc2.bias"}),
+            ("*.bias", {"conv1.bias", "conv2.bias", "fc1.bias", "fc2.bias"}),
+            (["conv?.weight"], {"conv1.weight", "conv2.weight"}),
+            (lambda name, value: value.dim() == 4, {"conv1.weight", "conv2.weight"}),
+            (("fc2.*", "fc2.bias"), {"fc2.weight", "fc2.bias"}),
+        ],
+        ids=["name", "names", "module", "glob", "question mark", "predicate", "overlap"],
+    )
+    def test_ways_to_say_which(self, bayesian, expected):
+        assert self.chosen(SmallLeNet(), bayesian) == expected
+        assert self.chosen(SmallLeNet(), bayesian, METHODS["bayes_by_hypernet"]) == expected
+
+    def test_default_leaves_normalisation_layers_out(self):
+        expected = {"conv.weight", "conv.bias", "head.weight", "head.bias"}
+        assert self.chosen(BatchNormNet(), None) == expected
+        assert self.chosen(BatchNormNet(), "norm") == {"norm.weight", "norm.bias"}
+
+    def test_tied_weights_answer_to_both_names(self):
+        for name in ("embedding.weight", "output.weight", "output"):
+            expected = {"embedding.weight"} | ({"output.bias"} if name == "output" else set())
+            assert self.chosen(TiedNet(), name) == expected
+
+    def test_typing_error_is_met_with_a_suggestion(self):
+        with pytest.raises(ValueError, match=r"'fc1\.wieght' matches no.*mean 'fc1\.weight'"):
+            self.chosen(SmallLeNet(), "fc1.wieght")
+        with pytest.raises(ValueError, match=r"matches no parameter.*conv1\.weight"):
+            self.chosen(SmallLeNet(), ["fc1", "something.else.entirely"])
+
+    def test_frozen_parameters_cannot_be_chosen(self):
+        with pytest.raises(ValueError, match=r"only frozen.*requires_grad_\(True\)"):
+            self.chosen(TwoInputs(), "branches.left")
+        assert self.chosen(TwoInputs(), "branches") == {
+            "branches.right.0.weight",
+            "branches.right.0.bias",
+        }
+
+    def test_nothing_chosen(self):
+        for nothing in ([], lambda name, value: False):
+            with pytest.raises(ValueError, match="selects no trainable parameter"):
+                self.chosen(SmallLeNet(), nothing)
+
+    def test_only_the_chosen_know_the_prior(self):
+        network, prior = nn.Linear(4, 3), bbh.priors.Normal(0.5)
+        posterior = bbh.methods.maximum_a_posteriori(
+            network, Categorical(), prior, bayesian="weight"
+        )
+        cost = posterior.weights.cost(posterior.sample(1), prior).complexity
+        expected = -torch.distributions.Normal(0.0, 0.5).log_prob(network.weight).sum()
+        torch.testing.assert_close(cost, expected)

@@ -44,7 +44,8 @@ def run_tiny(data, out, *arguments: str, settings: tuple[str, ...] = TINY):
 def test_all_methods_from_files_to_a_report(data, tmp_path, preset):
     out = tmp_path / "runs"
     records = run_tiny(data, out, "--preset", preset, "--epochs", "1")
-    assert sorted(records) == sorted(f"{method}-0" for method in METHODS)
+    rows = (*METHODS, "mixture") if preset == "corrected" else METHODS
+    assert sorted(records) == sorted(f"{row}-0" for row in rows)
     for record in records.values():
         assert all(math.isfinite(value) for value in record.metrics.values())
         # Twenty test images of five classes: errors come in steps of five per cent.
@@ -100,8 +101,10 @@ def test_choosing_looks_at_no_test_image(data, tmp_path, monkeypatch):
     assert record.data["outliers"] == "CIFAR-10's other classes of training"
 
 
-@pytest.mark.parametrize("normalisation", ["batch", "filter_response"])
-def test_other_norms_and_settings_of_the_experiments(data, tmp_path, normalisation):
+@pytest.mark.parametrize(
+    ("normalisation", "row"), [("batch", "bbh"), ("filter_response", "bbh"), ("batch", "mixture")]
+)
+def test_other_norms_and_settings_of_the_experiments(data, tmp_path, normalisation, row):
     settings = (
         *TINY,
         f"normalisation={normalisation}",
@@ -113,20 +116,21 @@ def test_other_norms_and_settings_of_the_experiments(data, tmp_path, normalisati
         "average_epochs=1",
         "likelihood_samples=2",
         "neighbours=2",
+        *(["num_members=2"] if row == "mixture" else []),
     )
     out = tmp_path / "runs"
-    records = run_tiny(data, out, "--method", "bbh", "--epochs", "1", settings=settings)
-    record = records["bbh-0"]
+    records = run_tiny(data, out, "--method", row, "--epochs", "1", settings=settings)
+    record = records[f"{row}-0"]
     assert record.config["bayesian"] == ["classify", "blocks.[12].*.weight"]
     assert math.isfinite(record.metrics["nll"])
-    folder = out / "cifar5" / "corrected" / "bbh-0"
+    folder = out / "cifar5" / "corrected" / f"{row}-0"
     assert sorted(path.name for path in folder.iterdir()) == ["arrays.npz", "record.json"]
     # A record's settings, said again, are the same settings.
-    (again,) = plan("cifar5", variants=["bbh"], settings=settings, epochs=1)
+    (again,) = plan("cifar5", variants=[row], settings=settings, epochs=1)
     resumed = runner.invoke(
         app,
         [
-            *("run", "cifar5", "--method", "bbh", "--epochs", "1", "--resume"),
+            *("run", "cifar5", "--method", row, "--epochs", "1", "--resume"),
             *("--data", str(data), "--out", str(out), "--device", "cpu"),
             *(word for one in settings for word in ("--set", one)),
         ],

@@ -63,12 +63,13 @@ def test_one_seed_has_no_spread_and_no_verdict():
 @pytest.mark.parametrize(
     ("mean", "mark"),
     [
-        # 2 · 0.01 of noise and 0.005 of rounding around 0.80: 0.775 to 0.825.
-        (0.7749, Mark.BETTER),
-        (0.775, Mark.NOISE),
+        # One run of three lies within 4.303 · √(1 + 1/3) = 4.968 standard deviations of 0.01; with
+        # 0.005 of rounding around 0.80 that is 0.7453 to 0.8547.
+        (0.7452, Mark.BETTER),
+        (0.7454, Mark.NOISE),
         (0.80, Mark.NOISE),
-        (0.825, Mark.NOISE),
-        (0.8251, Mark.WORSE),
+        (0.8546, Mark.NOISE),
+        (0.8548, Mark.WORSE),
     ],
 )
 def test_marks_at_the_edges(mean, mark):
@@ -105,15 +106,19 @@ def test_published_numbers_belong_to_rows_and_metrics_that_exist():
 
 
 def test_best_of_a_column_and_its_ties():
-    values = {"map": (1.00, 1.02), "bbb": (1.024, 1.044), "bbh": (2.00, 2.02)}
+    values = {"map": (1.00, 1.02), "bbb": (1.05, 1.07), "bbh": (1.08, 1.10)}
     records = [
         make_record(variant, seed, metrics={"error": value})
         for variant, two in values.items()
         for seed, value in enumerate(two)
     ]
-    best = {variant: cell.best for variant, cell in cells(table_of(*records), "error").items()}
-    # Standard errors 0.01 each: the difference of 0.024 is below 2 · 0.0141, and above 2 · 0.01.
+    table = table_of(*records)
+    best = {variant: cell.best for variant, cell in cells(table, "error").items()}
+    # Standard errors 0.01 each and two degrees of freedom: told apart from 4.303 · 0.0141 on.
     assert best == {"map": True, "bbb": True, "bbh": False}
+    assert table.legend.startswith(
+        "Bold: best of its column, or not told apart from it by Welch's t-test (p ≥ 0.05)."
+    )
     # With one seed each, only equal numbers are tied.
     single = table_of(*(record for record in records if record.seed == 0))
     assert {v: c.best for v, c in cells(single, "error").items()} == {
@@ -121,6 +126,19 @@ def test_best_of_a_column_and_its_ties():
         "bbb": False,
         "bbh": False,
     }
+    assert single.legend.startswith(
+        "Bold: best number of its column; with one seed each there is no test. In brackets"
+    )
+    # A single run of one row is compared with the spread of the other's: 12.7 · √(3/2) · 0.0141.
+    few = [record for record in records if record.seed == 0 or record.variant == "map"]
+    assert {v: c.best for v, c in cells(table_of(*few), "error").items()} == {
+        "map": True,
+        "bbb": True,
+        "bbh": True,
+    }
+    assert (
+        "A row with one seed is taken to vary as the row beside it does." in table_of(*few).legend
+    )
 
 
 def test_the_reference_is_never_the_best():
@@ -131,6 +149,24 @@ def test_the_reference_is_never_the_best():
     table = table_of(*records)
     assert [v for v, cell in cells(table, "rmse").items() if cell.best] == ["bbh"]
     assert findings(table)[0].startswith("Bayes by Hypernet has the lowest")
+
+
+def test_a_reference_does_not_make_seeds_fewer():
+    records = [make_record("map", seed, study="toy", metrics={"rmse": 5.0}) for seed in range(3)]
+    records.append(make_record("nuts", study="toy", metrics={"rmse": 1.0}))
+    assert any(text.startswith("3 seeds per row") for text in caveats_of(*records))
+
+
+def test_a_reference_is_one_sample_whatever_the_seed():
+    records = [
+        make_record(variant, seed, study="toy", metrics={"rmse": 4.0, "peak_memory_bytes": seed})
+        for variant in ("map", "nuts")
+        for seed in range(3)
+    ]
+    table = table_of(*records)
+    assert {row.runs.variant: len(row.runs.entries) for row in table.rows} == {"map": 3, "nuts": 1}
+    assert cells(table, "rmse")["nuts"].text == "4.0"
+    assert "4.0 ± 0.0" in cells(table, "rmse")["map"].text
 
 
 def test_the_summary_lists_where_bayes_by_hypernet_is_behind():
@@ -209,6 +245,45 @@ def test_validation_data_are_not_compared_with_the_paper():
     assert "paper" not in text
 
 
+class TestNoiseOfTheSearch:
+    def rows(self, number, error=1.0, study="mnist", split="validation"):
+        config = make_record("bbh", study=study).config | {"split": split}
+        return [
+            make_record("bbh", study=study, config=config | {"epochs": k}, metrics={"error": error})
+            for k in range(1, number + 1)
+        ]
+
+    def note(self, records):
+        problem = ("split=validation",) if "validation" in records[0].config["split"] else ()
+        text = markdown_table(records, records[0].study, "corrected", *problem)
+        return text[text.index("Noise") :].strip() if "Noise" in text else ""
+
+    def test_is_that_of_a_share_and_of_the_lowest_of_several(self):
+        # √(0.01 · 0.99 / 5000) = 0.141 points; the lowest of ten normal numbers lies 1.54 below.
+        assert self.note(self.rows(10)) == (
+            "Noise of the search: an error of 1.00 % on 5,000 images has a standard error of 0.14 "
+            "points, and that of the seed comes on top. Of 10 rows with equal true errors the "
+            "lowest would be 0.22 points too low by luck, or less as far as rows err on the same "
+            "images."
+        )
+        assert "on 2,500 images has a standard error of 0.20 points" in self.note(
+            self.rows(2, study="cifar5")
+        )
+        assert any("Noise of the search" in text for text in caveats_of(*self.rows(3)))
+
+    def test_the_expected_luck_is_that_of_drawn_numbers(self):
+        random = np.random.default_rng(0)
+        for number in (2, 10):
+            drawn = -random.normal(size=(40_000, number)).min(1).mean()
+            luck = float(re.search(r"be ([\d.]+) points", self.note(self.rows(number, 50.0)))[1])
+            assert luck == pytest.approx(drawn * 100 * math.sqrt(0.25 / 5000), abs=0.02)
+
+    def test_is_silent_where_there_was_no_search(self):
+        assert self.note(self.rows(2, split="test")) == ""
+        assert "by luck" not in self.note(self.rows(1))
+        assert self.note(self.rows(2, error=0.0)) == ""
+
+
 def test_attacks_on_other_images_are_another_table():
     whole = make_record(study="mnist-attacks")
     few = make_record(study="mnist-attacks", config=whole.config | {"attack_images": 300})
@@ -264,7 +339,7 @@ def test_markdown_table_says_in_what_all_rows_differ_from_the_preset():
     as_preset = make_record()
     changed = make_record(config=as_preset.config | {"epochs": 20, "split": "validation"})
     text = markdown_table([changed], "mnist", "corrected", "split=validation")
-    assert text.endswith("not told apart from it. In all rows epochs=20.\n")
+    assert "there is no test. In all rows epochs=20. Noise of the search" in text
     assert "In all rows" not in markdown_table([as_preset], "mnist", "corrected")
 
 

@@ -48,11 +48,18 @@ def shown(console: Console) -> str:
 class TestPlan:
     def test_every_row_and_the_first_preset_by_default(self):
         runs = plan("mnist", seeds=[3, 4, 3])
-        assert [run.variant for run in runs[::2]] == list(METHODS)
+        assert [run.variant for run in runs[::2]] == [*METHODS, "mixture"]
         assert {run.preset for run in runs} == {"corrected"}
         assert [run.seed for run in runs[:2]] == [3, 4]
         assert runs[0].folder == Path("runs", "mnist", "corrected", "map-3")
         assert plan("mnist-noise")[0].preset == "paper"
+
+    def test_a_reference_is_looked_up_once(self):
+        runs = plan("toy", variants=["map", "nuts"], seeds=[2, 0, 1])
+        assert [(run.variant, run.seed) for run in runs] == [
+            *(("map", seed) for seed in (2, 0, 1)),
+            ("nuts", 2),
+        ]
 
     def test_epochs_keep_annealing_in_proportion(self):
         (run,) = plan("mnist", variants=["bbh"], preset="paper", epochs=10)

@@ -14,10 +14,11 @@ from bbh_studies.problems.images.train_and_measure import ShuffledBatches
 from bbh_studies.run import train
 from bbh_studies.run.plan import plan
 from bbh_studies.run.run import Run
-from bbh_studies.run.warm_start import Later, first_config, with_weights_of
+from bbh_studies.run.warm_start import Later, first_config, trained_networks
 from bbh_studies.settings.config import Config
 from bbh_studies.settings.gaussian_prior import GaussianPrior
-from bbh_studies.settings.methods import BayesByBackprop, Flows, Hypernet
+from bbh_studies.settings.hypernets import Hypernet, Mixture
+from bbh_studies.settings.methods import BayesByBackprop, Flows
 from bbh_studies.settings.optimisation import Optimisation
 from bbh_studies.settings.words import ConfigError
 from bbh_studies.studies import find_study
@@ -98,6 +99,51 @@ def test_the_mean_at_the_start_is_the_map_estimate(tmp_path, method):
 
 
 @pytest.mark.usefixtures("still_second_stage")
+def test_each_member_of_a_mixture_starts_around_an_estimate_of_its_own(tmp_path, monkeypatch):
+    found = []
+
+    def remembered(*arguments):
+        found.extend(trained_networks(*arguments))
+        return found
+
+    monkeypatch.setattr("bbh_studies.run.warm_start.trained_networks", remembered)
+    config = replace(TINY, method=Mixture.of(TINY.method, 2))
+    posterior = trained(config, tmp_path).posterior.eval()
+    samples = posterior.sample(2000)
+    torch.manual_seed(0)
+    fresh = [dict(config.make_network().named_parameters()) for _ in range(2)]
+    assert len(found) == 2
+    for number, network in enumerate(found):
+        for name, expected in network.named_parameters():
+            own = samples[name][number::2]
+            if "norm" in name:
+                assert torch.equal(own[0], expected)
+                continue
+            distance = (own.mean(0) - expected).square().mean().sqrt()
+            assert distance < own.std(0).square().mean().sqrt() / 8, name
+        kernel = "blocks.0.conv1.weight"
+        assert (network.get_parameter(kernel) - fresh[number][kernel]).abs().mean() > 1e-3
+        other = found[1 - number].get_parameter(kernel)
+        assert (network.get_parameter(kernel) - other).abs().mean() > 1e-2
+
+
+def test_settings_of_a_mixture_are_those_of_each_member():
+    config = replace(TINY, method=Mixture.of(replace(TINY.method, likelihood_samples=2)))
+    posterior = config.build_posterior()
+    assert posterior.weights.samples_per_step == 5 * 5
+    assert config.method.likelihood_draws == 5 * 2
+    network = config.make_network()
+    shapes = config.prior.shapes(network)
+    number = sum(one.numel() for one in posterior.parameters())
+    assert config.method.num_parameters(config.model(), shapes) == number
+    optimizer = config.training.make_optimizer(posterior)(posterior.parameters())
+    # The gradient of a mean over five is divided by five.
+    assert optimizer.param_groups[0]["eps"] == 1e-5 / 5
+    with pytest.raises(ConfigError, match="num_members=0"):
+        Mixture(num_members=0).check()
+
+
+@pytest.mark.usefixtures("still_second_stage")
 def test_the_spread_is_what_was_asked_for(tmp_path):
     posterior = trained(TINY, tmp_path).posterior
     samples = posterior.sample(2000)
@@ -115,7 +161,7 @@ def test_the_rate_falls_in_the_second_stage_only():
 def test_statistics_of_batch_norm_come_along(tmp_path):
     config = first_config(TINY).with_settings(normalisation="batch")
     posterior = trained(config, tmp_path).posterior
-    network = with_weights_of(posterior, config.make_network())
+    (network,) = trained_networks(posterior, config.make_network)
     assert isinstance(network.norm, nn.BatchNorm2d)
     assert network.norm.num_batches_tracked == 9
     images = torch.rand(4, 3, 32, 32)

@@ -59,6 +59,22 @@ def write_python(folder: Path, protocol: int = 2) -> Path:
     return own
 
 
+def write_hmc(folder: Path) -> np.ndarray:
+    """``hmc-cifar10/predictive.npz`` below the folder; returns its probabilities.
+
+    They are 0.7 for a test image's class and the rest evenly for the others, but for the first ten
+    images, where the next class has the 0.7.
+    """
+    own = folder / "hmc-cifar10"
+    own.mkdir(parents=True)
+    _, labels = make_files()["test_batch"]
+    probabilities = np.full((PER_FILE, 10), 0.3 / 9, np.float32)
+    shifts = np.arange(PER_FILE) < 10
+    probabilities[np.arange(PER_FILE), (labels + shifts) % 10] = 0.7
+    np.savez(own / "predictive.npz", probabilities=probabilities, labels=labels)
+    return probabilities
+
+
 def pack(own: Path, archive: str) -> Path:
     """The folder as the archive it would come from; the folder itself is left in place."""
     path = own.parent / archive

@@ -13,6 +13,8 @@ from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader, Dataset
 
 import bbh
+from bbh.files import seal
+from bbh.training import checkpoints
 from bbh.training.checkpoints import CheckpointError, random_state, restore_random_state
 from scenarios import mlp
 from training.small import (
@@ -170,13 +172,31 @@ class TestCheckpoints:
         with pytest.raises(CheckpointError, match="checkpoint"):
             fit(point(), DataLoader(dataset()), 2, checkpoint=path, resume=True)
 
+    def test_no_flipped_bit_goes_unnoticed(self, tmp_path):
+        path = tmp_path / "checkpoint"
+        fit(point(), DataLoader(dataset()), checkpoint=path)
+        whole = path.read_bytes()
+        assert checkpoints.read(path)["step"] == NUM_DATA
+        for position in range(0, len(whole), 61):
+            damaged = bytearray(whole)
+            damaged[position] ^= 1 << position % 8
+            path.write_bytes(damaged)
+            with pytest.raises(CheckpointError, match=f"{path} is truncated or damaged"):
+                checkpoints.read(path)
+
+    def test_a_checkpoint_of_an_earlier_version(self, tmp_path):
+        torch.save({"format": 1}, tmp_path / "checkpoint")
+        with pytest.raises(CheckpointError, match="no checkpoint of this version"):
+            checkpoints.read(tmp_path / "checkpoint")
+
     @pytest.mark.parametrize(
         "content",
-        [{"format": 1}, {"format": 99}, {"epoch": 3}, [1, 2], torch.ones(3)],
-        ids=["bare", "newer", "another program's", "list", "tensor"],
+        [{"format": 1}, {"format": 2}, {"format": 99}, {"epoch": 3}, [1, 2], torch.ones(3)],
+        ids=["older", "bare", "newer", "another program's", "list", "tensor"],
     )
     def test_foreign(self, tmp_path, content):
         torch.save(content, tmp_path / "checkpoint")
+        seal(tmp_path / "checkpoint")
         with pytest.raises(CheckpointError, match="checkpoint"):
             fit(point(), DataLoader(dataset()), checkpoint=tmp_path / "checkpoint", resume=True)
 
@@ -187,27 +207,31 @@ class TestCheckpoints:
             def __reduce__(self):
                 return Path.touch, (marker,)
 
-        torch.save({"format": 1, "posterior": Exploit()}, tmp_path / "checkpoint")
+        torch.save({"format": 2, "posterior": Exploit()}, tmp_path / "checkpoint")
+        seal(tmp_path / "checkpoint")
         with pytest.raises(CheckpointError):
             fit(point(), DataLoader(dataset()), checkpoint=tmp_path / "checkpoint", resume=True)
         assert not marker.exists()
 
     @pytest.mark.parametrize(
-        "other",
+        ("other", "named"),
         [
-            {"posterior": mlp},
-            {"posterior": lambda: nn.Linear(4, 3, bias=False)},
-            {"optimizer": sgd(0.1)},
-            {"scheduler": lambda optimizer: lr_scheduler.StepLR(optimizer, 1)},
+            ({"posterior": mlp}, r"network\.modules=1, not 4"),
+            (
+                {"posterior": lambda: nn.Linear(4, 3, bias=False)},
+                r"network=Linear\(.*bias=True\), not Linear\(.*bias=False\)",
+            ),
+            ({"optimizer": sgd(0.1)}, "not SGD"),
+            ({"scheduler": lambda optimizer: lr_scheduler.StepLR(optimizer, 1)}, "not StepLR"),
         ],
         ids=["network", "fewer tensors", "optimizer", "scheduler"],
     )
-    def test_of_another_run(self, tmp_path, other):
+    def test_of_another_run(self, tmp_path, other, named):
         path, loader = tmp_path / "checkpoint", DataLoader(dataset(), batch_size=4)
         fit(point(), loader, checkpoint=path)
         options = dict(other)
         posterior = point(options.pop("posterior", lambda: None)())
-        with pytest.raises(CheckpointError, match="another posterior, optimizer or loader"):
+        with pytest.raises(CheckpointError, match=named):
             fit(posterior, loader, 2, checkpoint=path, resume=True, **options)
 
     def test_interrupt_in_an_epoch_leaves_the_checkpoint_usable(self, tmp_path):
@@ -241,9 +265,9 @@ class TestCheckpoints:
         fit(point(), DataLoader(dataset()), checkpoint=path)
         before = path.read_bytes()
 
-        def half(state, target):
-            save(state, target)
-            Path(target).write_bytes(Path(target).read_bytes()[:50])
+        def half(state, file):
+            save(state, file)
+            file.truncate(50)
             raise KeyboardInterrupt
 
         monkeypatch.setattr(torch, "save", half)

@@ -180,6 +180,43 @@ def test_infinite_statistics_are_named_and_undone(recorded):
     assert all(value.isfinite().all() for value in posterior.statistics())
 
 
+def test_a_failed_step_leaves_critic_optimizer_and_random_numbers_as_before(recorded):
+    """Batches are given, so that only steps draw random numbers."""
+    good = [(torch.randn(5, 4), torch.arange(5) % 3) for _ in range(6)]
+    bad = (torch.full((5, 4), torch.nan), torch.arange(5) % 3)
+    critic = bbh.divergences.Adversarial(hidden=(8,), steps=3, pretraining=0)
+    first = bbh.methods.bayes_by_backprop(mlp(), bbh.likelihoods.Categorical(), divergence=critic)
+    second = copy.deepcopy(first)
+    optimizers = []
+
+    def adam(parameters):
+        optimizers.append(torch.optim.Adam(parameters, fused=True))
+        return optimizers[-1]
+
+    settings = {"epochs": 1, "num_data": 30, "optimizer": adam, "compare": False}
+    fit(first, good, True, **settings)
+    random = torch.get_rng_state()
+    with pytest.raises(bbh.DivergedError, match="step 7: the nll is nan"):
+        fit(second, [*good, bad, *good], True, **settings)
+    assert len(recorded) == 3 + 3 + 7
+    assert torch.equal(torch.get_rng_state(), random)
+    assert all(torch.equal(v, second.state_dict()[n]) for n, v in first.state_dict().items())
+    for one, other in zip(*(optimizer.state.values() for optimizer in optimizers), strict=True):
+        assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_an_update_that_would_overflow_is_named_and_not_made(recorded):
+    posterior = bbh.methods.maximum_a_posteriori(mlp(), bbh.likelihoods.Categorical())
+
+    def rises(optimizer):
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1e35 if step == 6 else 1.0)
+
+    settings = {"scheduler": rises, "schedule_each_step": True, "epochs": 1}
+    with pytest.raises(bbh.DivergedError, match="step 7: the update is inf"):
+        fit(posterior, loader(torch.randn(40, 4)), True, **settings)
+    assert all(value.isfinite().all() for value in posterior.state_dict().values())
+
+
 def test_resumes_without_graphs_what_was_written_with_them(recorded, tmp_path):
     inputs = torch.randn(20, 4)
 

@@ -1,5 +1,7 @@
 """One step: fit, a loop of one's own around it, and a loop around the objective are the same."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -105,6 +107,71 @@ def test_a_failed_step_changes_nothing():
         step((torch.full((4, 1, 6, 6), torch.nan), targets))
     assert_same_state(before, posterior.state_dict())
     assert step.count == 1
+
+
+@pytest.mark.parametrize("steps_before", [0, 2], ids=["first step", "later step"])
+@pytest.mark.parametrize("make", [torch.optim.Adam, torch.optim.SGD, torch.optim.Rprop])
+def test_a_failed_step_undoes_the_critics_steps_and_random_numbers(make, steps_before):
+    """The critic has taken four steps of its own before the likelihood turns out to be NaN."""
+    critic = bbh.divergences.Adversarial(hidden=(8,), pretraining=0)
+    posterior = METHODS["bayes_by_hypernet"](mlp(), Categorical(), divergence=critic)
+    optimizer = make(posterior.parameters(), lr=0.1)
+    step = bbh.TrainingStep(posterior, optimizer, num_data=12)
+    inputs, targets = next(iter(batches()))
+    for _ in range(steps_before):
+        step((inputs, targets))
+    before, states = copied(posterior), copy.deepcopy(optimizer.state_dict())
+    random = torch.get_rng_state()
+    with pytest.raises(bbh.DivergedError, match="the nll is nan"):
+        step((inputs * torch.nan, targets))
+    assert_same_state(before, posterior.state_dict())
+    assert_equal(states, optimizer.state_dict())
+    assert torch.equal(torch.get_rng_state(), random)
+    step((inputs, targets))  # and training can go on
+
+
+def assert_equal(first, second):
+    if isinstance(first, dict):
+        assert first.keys() == second.keys()
+        for key in first:
+            assert_equal(first[key], second[key])
+    elif isinstance(first, torch.Tensor):
+        assert torch.equal(first, second)
+    elif isinstance(first, list):
+        for one, other in zip(first, second, strict=True):
+            assert_equal(one, other)
+    else:
+        assert first == second
+
+
+@pytest.mark.parametrize("rate", [1e30, 1e38, 3e38])
+@pytest.mark.parametrize("make", [torch.optim.Adam, torch.optim.SGD])
+def test_an_update_that_would_overflow_is_not_made(make, rate):
+    posterior = METHODS["bayes_by_backprop"](mlp(), Categorical())
+    step = bbh.TrainingStep(posterior, make(posterior.parameters(), lr=rate), num_data=12)
+    before = copied(posterior)
+    with pytest.raises(bbh.DivergedError, match=r"the update is inf.*lower learning rate"):
+        step(next(iter(batches())))
+    assert_same_state(before, posterior.state_dict())
+
+
+def test_large_rates_that_weights_can_take_are_the_users_choice():
+    posterior = METHODS["maximum_a_posteriori"](mlp(), Categorical())
+    step = bbh.TrainingStep(posterior, torch.optim.SGD(posterior.parameters(), 1e9), num_data=12)
+    assert "update" not in step(next(iter(batches())))
+
+
+def test_an_optimizer_that_breaks_the_weights_is_noticed_in_the_last_step():
+    class Broken(torch.optim.SGD):
+        def step(self, closure=None):
+            super().step(closure)
+            with torch.no_grad():
+                self.param_groups[0]["params"][0].fill_(torch.inf)
+
+    posterior = METHODS["maximum_a_posteriori"](mlp(), Categorical())
+    whole = DataLoader(dataset(), batch_size=12)
+    with pytest.raises(bbh.DivergedError, match=r"parameter_norm is inf\. The weights are lost"):
+        bbh.fit(posterior, whole, epochs=1, optimizer=Broken, progress=False)
 
 
 @pytest.mark.parametrize("method", ["maximum_a_posteriori", "deep_ensemble", "bayes_by_backprop"])

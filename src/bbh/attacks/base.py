@@ -174,7 +174,7 @@ class Attack(ABC):
         single = Draws(posterior, 1, draws.first(), self.memory_limit)
         self._check_targets(posterior, single, one, targets)
         trial = AveragedLoss(posterior, single, its_target, 1, self.preprocess)
-        per_example = max(1, peak_bytes(lambda: trial.gradient(one)))
+        per_example = max(1, peak_bytes(lambda: trial.ascent(one)))
         examples, at_once = tiling(per_example, len(clean), self.memory_limit // 2, device)
         for first in range(0, len(clean), examples):
             batch = clean[first : first + examples].to(device)

@@ -20,10 +20,10 @@ class FGSM(Attack):
     def _perturb(
         self, loss: AveragedLoss, clean: Tensor, epsilons: Sequence[float]
     ) -> list[Perturbed]:
-        clean_loss, gradient = loss.gradient(clean)
-        step = self.norm.steepest(gradient)
+        at_clean, ascent = loss.ascent(clean)
+        step = self.norm.steepest(ascent)
         moved = [self._clip(clean + epsilon * step) for epsilon in epsilons]
-        return [Perturbed(one, loss.value(one), clean_loss) for one in moved]
+        return [Perturbed(one, loss.value(one).loss, at_clean.loss) for one in moved]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class LegacyFGSM(Attack):
     def _perturb(
         self, loss: AveragedLoss, clean: Tensor, epsilons: Sequence[float]
     ) -> list[Perturbed]:
-        clean_loss = loss.value(clean)
+        clean_loss = loss.value(clean).loss
         step = loss.mean_over_draws(clean, self.norm.steepest)
         moved = [self._clip(clean + epsilon * step) for epsilon in epsilons]
-        return [Perturbed(one, loss.value(one), clean_loss) for one in moved]
+        return [Perturbed(one, loss.value(one).loss, clean_loss) for one in moved]

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from bbh.attacks.base import Attack, Perturbed
-from bbh.attacks.loss import AveragedLoss
+from bbh.attacks.loss import AveragedLoss, Height
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,8 +17,12 @@ class PGD(Attack):
         x ← clip(project(x + α · steepest(∇ₓL)))
 
     By default all steps use one set of draws, so L is one function. The result is, for each
-    example, the point with the highest loss among all iterates, the clean input and the point of
-    ``FGSM``. With the same draws PGD is therefore never weaker than FGSM.
+    example, the best point among all iterates, the clean input and the point of ``FGSM``: the one
+    where another class is most probable beside the target (the largest difference of their log
+    probabilities; for targets that are not classes, the highest loss). With the same draws PGD is
+    therefore never weaker than FGSM: what FGSM makes the posterior mistake, PGD does too. The
+    highest loss would not do, since it may belong to a point where the target has lost to several
+    classes a little and is still ahead of each.
 
     The worst point for a few draws need not be bad for other draws. Where many draws take too long,
     ``fresh_draws`` uses new ones in every step (expectation over transformations, Athalye et al.,
@@ -56,57 +60,58 @@ class PGD(Attack):
         self, loss: AveragedLoss, clean: Tensor, epsilons: Sequence[float]
     ) -> list[Perturbed]:
         if self.fresh_draws:
-            clean_loss = loss.value(clean)
+            clean_loss = loss.value(clean).loss
             last = [self._last_point(loss, clean, epsilon) for epsilon in epsilons]
-            return [Perturbed(one, loss.value(one), clean_loss) for one in last]
-        at_clean = loss.gradient(clean)
+            return [Perturbed(one, loss.value(one).loss, clean_loss) for one in last]
+        at_clean = loss.ascent(clean)
         return [self._best_point(loss, clean, at_clean, epsilon) for epsilon in epsilons]
 
     def _last_point(self, loss: AveragedLoss, clean: Tensor, epsilon: float) -> Tensor:
         current = self._start(clean, epsilon)
         for _ in range(self.steps):
-            _, gradient = loss.renewed().gradient(current)
-            current = self._step(current, gradient, clean, epsilon)
+            _, ascent = loss.renewed().ascent(current)
+            current = self._step(current, ascent, clean, epsilon)
         return current
 
     def _best_point(
-        self, loss: AveragedLoss, clean: Tensor, at_clean: tuple[Tensor, Tensor], epsilon: float
+        self, loss: AveragedLoss, clean: Tensor, at_clean: tuple[Height, Tensor], epsilon: float
     ) -> Perturbed:
-        clean_loss, clean_gradient = at_clean
-        best = _Best(clean, clean_loss)
+        clean_height, clean_ascent = at_clean
+        best = _Best(clean, clean_height)
         if epsilon:  # a ball of size zero contains only the clean input
-            one_step = self._clip(clean + epsilon * self.norm.steepest(clean_gradient))
+            one_step = self._clip(clean + epsilon * self.norm.steepest(clean_ascent))
             best.offer(one_step, loss.value(one_step))
             current = self._start(clean, epsilon)
             for number in range(self.steps):
                 known = number == 0 and not self.random_start
-                at_current, gradient = at_clean if known else loss.gradient(current)
-                best.offer(current, at_current)
-                current = self._step(current, gradient, clean, epsilon)
+                height, ascent = at_clean if known else loss.ascent(current)
+                best.offer(current, height)
+                current = self._step(current, ascent, clean, epsilon)
             best.offer(current, loss.value(current))
-        return Perturbed(best.inputs, best.loss, clean_loss)
+        return Perturbed(best.inputs, best.height.loss, clean_height.loss)
 
     def _start(self, clean: Tensor, epsilon: float) -> Tensor:
         if not self.random_start:
             return clean
         return self._clip(clean + epsilon * self.norm.random(clean))
 
-    def _step(self, current: Tensor, gradient: Tensor, clean: Tensor, epsilon: float) -> Tensor:
+    def _step(self, current: Tensor, ascent: Tensor, clean: Tensor, epsilon: float) -> Tensor:
         step_size = epsilon * (self.relative_step_size or 2.5 / self.steps)
-        moved = current + step_size * self.norm.steepest(gradient)
+        moved = current + step_size * self.norm.steepest(ascent)
         return self._clip(clean + self.norm.project(moved - clean, epsilon))
 
 
 class _Best:
-    """For each example, the input with the highest loss so far."""
+    """For each example, the input with the largest margin so far; of equal ones the first."""
 
-    def __init__(self, inputs: Tensor, loss: Tensor):
+    def __init__(self, inputs: Tensor, height: Height):
         self.inputs = inputs
-        self.loss = loss
+        self.height = height
 
-    def offer(self, inputs: Tensor, loss: Tensor) -> None:
-        """Replaces the best inputs of those examples whose loss is higher now."""
-        better = loss > self.loss
-        self.loss = torch.where(better, loss, self.loss)
+    def offer(self, inputs: Tensor, height: Height) -> None:
+        """Replaces the best inputs of those examples whose margin is larger now."""
+        better = height.margin > self.height.margin
+        chosen = [torch.where(better, *pair) for pair in zip(height, self.height, strict=True)]
+        self.height = Height(*chosen)
         shaped = better.view(-1, *[1] * (inputs.dim() - 1))
         self.inputs = torch.where(shaped, inputs, self.inputs)

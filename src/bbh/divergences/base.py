@@ -66,6 +66,11 @@ class Divergence(ABC):
     A divergence holds settings only, no tensors. If it needs a helper network (a critic), then
     ``helper`` builds it and the weight distribution owns it, so that it is trained, moved and saved
     together with the weights.
+
+    Attributes:
+        needs_prior_density: Whether the prior must have a density.
+        needs_marginals: Whether q must be a factorised Gaussian, see ``Comparison.marginals``.
+        needs_gram: Whether q must be a generator, see ``Comparison.gram``.
     """
 
     needs_prior_density: ClassVar[bool] = False
@@ -96,7 +101,7 @@ class Divergence(ABC):
         return 1
 
     def added_noise(self) -> float:
-        """Standard deviation of Gaussian noise that draws of a generator must contain."""
+        """Standard deviation of Gaussian noise to add to a generator's draws; 0 for none."""
         return 0.0
 
     def warn_about(self, num_samples: int) -> None:

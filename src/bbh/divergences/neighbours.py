@@ -21,7 +21,9 @@ def sum_log_distances(
     floor: float,
     neighbours: int = 1,
 ) -> Float[Tensor, ""]:
-    """Σ_id log ν, or with a reference Σ_id log(ρ/ν), where distances are within one column.
+    """Σ log ν, or Σ log(ρ/ν) with a reference, over all draws and weights.
+
+    Every column, which holds the draws of one weight, has distances of its own.
 
     Args:
         values: S draws of D weights, which receive a gradient.

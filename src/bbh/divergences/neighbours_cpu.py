@@ -24,7 +24,10 @@ def log_distances(
     floor: float,
     neighbours: int,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, "S D"]]:
-    """Σ log ν_k, or Σ log(ρ/ν) with a reference, over all entries; and its gradient in values."""
+    """Σ log ν, or Σ log(ρ/ν) with a reference, over all draws and weights, and its gradient.
+
+    The arguments are those of ``sum_log_distances``.
+    """
     tables = [values] if reference is None else [values, reference]
     if all(table.dtype == torch.float32 for table in tables):
         loop = _compiled(tuple(map(len, tables)), floor, neighbours)
@@ -43,5 +46,5 @@ def log_distances(
 
 @functools.cache
 def _compiled(sizes: tuple[int, ...], floor: float, neighbours: int) -> OneLoop | None:
-    """The loop for so many values and references; None where it cannot be compiled."""
+    """The loop for tables with these numbers of rows; None if it cannot be compiled."""
     return one_loop(functools.partial(terms, floor=floor, neighbours=neighbours), sizes)

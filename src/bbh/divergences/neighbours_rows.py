@@ -20,7 +20,14 @@ Pairs = tuple[tuple[int, int], ...]
 
 
 class Swap(NamedTuple):
-    """Two rows that were compared; ``in_order`` is one where they were in order, else zero."""
+    """A comparison of two rows, which puts the smaller value of every column into the first one.
+
+    Attributes:
+        low: The row that gets the smaller values.
+        high: The row that gets the larger values.
+        in_order: One in columns where the two values were in order already, zero where they were
+            exchanged.
+    """
 
     low: int
     high: int
@@ -30,7 +37,14 @@ class Swap(NamedTuple):
 def terms(
     rows: Rows, reference: Rows | None = None, *, floor: float, neighbours: int
 ) -> tuple[Tensor, Rows]:
-    """For every column Σ log ν_k, or Σ log(ρ/ν) with a reference; and its gradient in each row."""
+    """For every column Σ log ν, or Σ log(ρ/ν) with a reference, and its gradient in each row.
+
+    Args:
+        rows: The draws, one row each, with a column for every weight.
+        reference: Draws of the prior; ρ is the distance to the nearest of them.
+        floor: Distances are √(distance² + floor²).
+        neighbours: k; ν is the distance to the k-th nearest other draw.
+    """
     rows, swaps = _ordered(rows)
     known = None if reference is None else _ordered(reference)[0]
     total = torch.zeros_like(rows[0])
@@ -110,9 +124,10 @@ class End(NamedTuple):
 def _windows(
     gaps: dict[tuple[int, int], Tensor], index: int, num_rows: int, neighbours: int
 ) -> list[list[End]]:
-    """The windows of k + 1 consecutive sorted rows that contain a row, from the rightmost one on.
+    """All windows of k + 1 consecutive sorted rows that contain the row at ``index``.
 
-    Of each window its left and its right end; an end that is the row itself is left out.
+    They come from right to left. A window is a list of its two ends, left and right, without an end
+    that is the row at ``index`` itself.
     """
     leftmost, rightmost = max(0, index - neighbours), min(index, num_rows - 1 - neighbours)
     return [
@@ -128,7 +143,8 @@ def _windows(
 def _to_neighbour(windows: list[list[End]]) -> Tensor:
     """Distance to the k-th neighbour.
 
-    A value and its k nearest are one of the windows: the one whose farther end is nearest.
+    A value and its k nearest values fill one of the windows, the one whose farther end is nearest.
+    The k-th neighbour is that end.
     """
     reaches = [
         functools.reduce(torch.maximum, [end.distance for end in window]) for window in windows
@@ -137,13 +153,14 @@ def _to_neighbour(windows: list[list[End]]) -> Tensor:
 
 
 def _shares(factor: Tensor, ends: Iterable[End]) -> list[tuple[int, Tensor]]:
-    """Every end's row with the factor in those columns where it is the k-th neighbour, else zero.
+    """For every end its row, and the factor in columns where it is the k-th neighbour, else zero.
 
-    From one end to the next, sides alternate, left ends get farther and right ends get nearer. The
-    j-th value on the left, say, is the k-th neighbour if it is farther than the (k − j)-th on the
-    right but nearer than the one after that. These two are the next and the previous end. So the
-    k-th neighbour is found by going on for as long as, of an end and the next one, the left one is
-    nearer.
+    The ends of all windows, in the order of ``_windows``, are a left and a right one in turn; left
+    ends get farther and right ends nearer. In each column a walk along them finds the k-th
+    neighbour: it goes on to the next end as long as, of the present and the next one, the left end
+    is the nearer one. The reason: the j-th value on the left, say, is the k-th neighbour if it is
+    farther than the (k − j)-th value on the right, which is the next end, but nearer than the
+    (k − j + 1)-th, which is the previous end.
     """
     ends = list(ends)
     shares: list[tuple[int, Tensor]] = []

@@ -23,7 +23,7 @@ _COLUMNS = 128
 # Triton reads kernels from files, which are deleted when Python ends.
 _FOLDER = tempfile.TemporaryDirectory(prefix="bbh-")
 
-# Of two numbers, minimum and maximum always return one each, so that NaN is not lost.
+# Minimum and maximum never return the same one of two numbers, so that sorting does not lose NaN.
 _EXPRESSIONS = ARITHMETIC | {
     "minimum": "tl.where({0} < {1}, {0}, {1})",
     "maximum": "tl.where({0} < {1}, {1}, {0})",
@@ -57,7 +57,10 @@ def kernel(%(tables)s, sums, results, width, COLUMNS: tl.constexpr):
 def log_distances(
     values: Tensor, reference: Tensor | None, floor: float, neighbours: int
 ) -> tuple[Tensor, Tensor]:
-    """Σ log ν_k, or Σ log(ρ/ν) with a reference, over all entries; and its gradient in values."""
+    """Σ log ν, or Σ log(ρ/ν) with a reference, over all draws and weights, and its gradient.
+
+    The arguments are those of ``sum_log_distances``.
+    """
     tables = [values] if reference is None else [values, reference.contiguous()]
     width = values.shape[1]
     programs = triton.cdiv(width, _COLUMNS)
@@ -70,7 +73,7 @@ def log_distances(
 
 @functools.cache
 def _kernel(sizes: tuple[int, ...], floor: float, neighbours: int) -> Any:
-    """The kernel for so many values and references."""
+    """The kernel for tables with these numbers of rows."""
     computation = functools.partial(terms, floor=floor, neighbours=neighbours)
     steps, term, results = record(computation, sizes, _LANGUAGE)
     body = [f"{name} = {value}" for name, value in steps]

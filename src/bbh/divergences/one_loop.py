@@ -1,7 +1,6 @@
 """Turns a computation on rows of numbers into one loop over their columns, with a C++ compiler.
 
-Compiling takes about a second. ``torch.compile`` needs most of a minute for ten rows, and its loop
-is several times slower.
+The code is written here and not by ``torch.compile``, which takes far longer to compile.
 """
 
 import ctypes
@@ -30,7 +29,7 @@ _SECONDS_TO_COMPILE = 120
 _VECTORS = ("-fno-math-errno", "-fno-trapping-math")
 _FLAGS = ("-O3", "-march=native", "-shared", "-fPIC", "-fopenmp-simd", *_VECTORS)
 
-# Of two numbers, minimum and maximum always return one each, so that NaN is not lost.
+# Minimum and maximum never return the same one of two numbers, so that sorting does not lose NaN.
 _EXPRESSIONS = ARITHMETIC | {
     "minimum": "{0} < {1} ? {0} : {1}",
     "maximum": "{0} < {1} ? {1} : {0}",

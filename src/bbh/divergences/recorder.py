@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 Rows = list[Tensor]
-# From tables of rows to a row of terms, of which the sum is wanted, and rows of results.
+# Takes tables, which are lists of rows, and returns a row of terms to be summed and result rows.
 Computation = Callable[..., tuple[Tensor, Rows]]
-# What is written alike in the languages used here.
+# Operations that are written alike in C++ and in Triton.
 ARITHMETIC = {
     "neg": "-{0}",
     "add": "{0} + {1}",
@@ -44,8 +44,8 @@ class Recording(NamedTuple):
     """A computation written down.
 
     Attributes:
-        steps: Names of numbers, and the expressions that they are results of.
-        term: Name of the term.
+        steps: A name and an expression for each operation, in their order.
+        term: Name of the number that is summed over columns.
         results: Names of the results.
     """
 

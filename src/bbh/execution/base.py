@@ -60,7 +60,7 @@ class Runnable:
         that what the network writes to them is kept.
         """
         each = samples.apart()
-        if not next(iter(samples.values())).is_cuda:
+        if samples.device.type != "cuda":
             return each
         return [{name: self._aligned(name, value) for name, value in one.items()} for one in each]
 
@@ -86,8 +86,3 @@ class Execution(ABC):
             inputs_per_draw: Whether ``inputs`` is one tensor [S, B, …] with separate examples for
                 each draw.
         """
-
-
-def draws_per_example(samples: Samples) -> bool:
-    """Whether each example of a batch gets its own weights, which only ``Loop`` supports."""
-    return any(isinstance(value, PerExampleWeight) for value in samples.values())

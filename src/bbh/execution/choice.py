@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from bbh.batches import Inputs, count
-from bbh.execution.base import Execution, Runnable, draws_per_example
+from bbh.execution.base import Execution, Runnable
 from bbh.execution.loop import Loop
 from bbh.execution.streams import Streams
 from bbh.execution.vmap import Vmap
@@ -118,9 +118,9 @@ class Recorded(Execution):
 
 def _can_be_batched(network: Runnable, samples: Samples) -> bool:
     """Whether vmap is worth trying; for convolutions on a CPU it is not, since it is slow."""
-    if samples.num_samples == 1 or draws_per_example(samples) or network.refuses_vmap:
+    if samples.num_samples == 1 or samples.vary_by_example or network.refuses_vmap:
         return False
     if network.has_layer(_REFUSE_VMAP) or network.has_layer(_REFUSE_IN_TRAINING, training=True):
         return False
-    on_cpu = next(iter(samples.values())).device.type == "cpu"
+    on_cpu = samples.device.type == "cpu"
     return not (on_cpu and network.has_layer(CONVOLUTIONS))

@@ -14,16 +14,17 @@ from bbh.memory import peak_bytes, tiling
 from bbh.network.layers import INSTANCE_NORMS
 from bbh.samples import Params, Samples
 
-# The fewest examples at once, however much memory they take: fewer say little about a draw.
+# The fewest examples to compute statistics from at once, however much memory they take: the mean
+# and variance of fewer examples would say little about a draw.
 _FEWEST = 32
 
 
 class DrawStatistics:
     """Computes the statistics that the normalisation layers of a network have under each draw.
 
-    The network is in evaluation mode. In front of each layer, mean and variance of what reaches it
-    are taken and put in place of its running statistics. Nothing is written to a buffer, so draws
-    can run at once.
+    The network is in evaluation mode. A hook in front of each layer computes mean and variance of
+    the layer's inputs, and the layer normalises by these instead of its running statistics. Nothing
+    is written to a buffer, so draws can run at once.
 
     Args:
         network: The network.
@@ -90,6 +91,7 @@ class DrawStatistics:
         return execution.run(self._runnable, inputs, draws, False)
 
     def _prepare(self) -> NetworkFunction:
+        """A function that runs the network and returns the statistics of all layers in one row."""
         call = self._network.prepare()
 
         def statistics(inputs: Inputs, draw: Params) -> Tensor:
@@ -107,7 +109,12 @@ class DrawStatistics:
         return statistics
 
     def _named(self, values: Tensor, number: int) -> Params:
-        """Cuts rows of statistics into tensors with the names and types of the buffers."""
+        """Cuts the rows of statistics into tensors with the names and types of the buffers.
+
+        Args:
+            values: A row for each draw.
+            number: The number of batches that the statistics come from.
+        """
         named: Params = {}
         sizes = [2 * _channels(layer) for layer in self._layers.values()]
         for (name, layer), piece in zip(
@@ -143,7 +150,10 @@ def _pieces(inputs: Inputs, per_example: int, limit: int) -> Iterable[Inputs]:
 
 @contextmanager
 def _hooked(layers: Mapping[str, nn.Module], found: Mapping[str, list[Tensor]]) -> Generator[None]:
-    """Within this context the layers normalise by the statistics of what reaches them."""
+    """Within this context each layer normalises by the statistics of its inputs.
+
+    They are appended to the layer's list in ``found``, mean and variance in one vector.
+    """
     handles = [
         layer.register_forward_pre_hook(_taking(name, found[name]), with_kwargs=True)
         for name, layer in layers.items()
@@ -156,6 +166,8 @@ def _hooked(layers: Mapping[str, nn.Module], found: Mapping[str, list[Tensor]]) 
 
 
 def _taking(name: str, found: list[Tensor]) -> Callable[..., None]:
+    """The hook of one layer, which computes the statistics of its inputs."""
+
     def take(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         values: Tensor = args[0] if args else kwargs["input"]
         own = layer.running_mean
@@ -187,4 +199,5 @@ def _channels(layer: nn.Module) -> int:
 
 
 def _nothing(layer: nn.Module, like: Tensor) -> Tensor:
+    """Zeros, as many as the statistics of the layer: it was not reached, and they are not used."""
     return like.new_zeros(2 * _channels(layer))

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from bbh.batches import Inputs
-from bbh.execution.base import Execution, Runnable, draws_per_example
+from bbh.execution.base import Execution, Runnable
 from bbh.samples import Samples
 
 
@@ -20,7 +20,7 @@ class Vmap(Execution):
         self, network: Runnable, inputs: Inputs, samples: Samples, inputs_per_draw: bool
     ) -> Tensor:
         """Outputs of all draws."""
-        if draws_per_example(samples):
+        if samples.vary_by_example:
             raise ValueError(
                 "draws for every single example run one after the other: leave out "
                 "execution=Vmap() in training, or use sampling=Sampling.WEIGHTS."

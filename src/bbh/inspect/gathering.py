@@ -105,7 +105,7 @@ def _pieces(
         return
     # Weights alone are drawn: batch-norm statistics of the draws are of no use here.
     per_draw += peak_bytes(lambda: posterior.weights.sample(1))
-    at_once = max(1, limit // per_draw)
+    at_once = posterior.weights.even(limit // per_draw)
     for first in range(0, num_samples, at_once):
         yield posterior.weights.sample(min(at_once, num_samples - first))
 

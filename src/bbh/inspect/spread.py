@@ -26,7 +26,7 @@ class Spread:
 
     @staticmethod
     def of(stds: Float[Tensor, " D"], shapes: Shapes) -> "Spread":
-        """From the standard deviations of all tensors in one vector."""
+        """Divides a vector with the standard deviations of all weights into tensors."""
         parts = unflatten(stds.cpu().unsqueeze(0), shapes)
         fans = {name: fan_in(name, shapes) for name in shapes}
         return Spread({name: part[0] for name, part in parts.items()}, fans)

@@ -9,6 +9,7 @@
 | ``multiplicative_normalizing_flows`` | Gaussians whose means are scaled through a flow |
 | ``bayes_by_hypernet`` | whatever a hypernetwork makes of noise |
 | ``stochastic_weight_averaging`` | a Gaussian along the path of further training |
+| ``mixture`` | several posteriors of one of these methods |
 
 Each method is one file: a distribution over weights, and a function that makes posteriors with it.
 ``registered()`` lists the methods; ``register`` adds one of your own.
@@ -22,6 +23,7 @@ from bbh.methods.ensemble import *
 from bbh.methods.flows import *
 from bbh.methods.hypernet import *
 from bbh.methods.mean_field import *
+from bbh.methods.mixtures import *
 from bbh.methods.particles import Particles as Particles
 from bbh.methods.point import *
 from bbh.methods.product import Product as Product

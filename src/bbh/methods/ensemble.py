@@ -1,8 +1,6 @@
 """Deep ensembles: several weight settings, trained at the same time."""
 
-import copy
-import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from torch import nn
@@ -12,12 +10,11 @@ from bbh.likelihoods import Likelihood, P
 from bbh.methods.assembly import assemble
 from bbh.methods.particles import Particles
 from bbh.methods.registry import register
+from bbh.methods.starts import MakeNetwork, starts
 from bbh.network import Forward, Selection, divide
 from bbh.posterior import AdversarialTraining, Posterior
 from bbh.priors import Normal, Prior
 from bbh.samples import Params, stack
-
-logger = logging.getLogger("bbh")
 
 __all__ = ["deep_ensemble"]
 
@@ -29,7 +26,7 @@ def deep_ensemble(
     prior: Prior = Normal(1.0),
     *,
     num_members: int = 5,
-    make_network: Callable[[], nn.Module] | None = None,
+    make_network: MakeNetwork | None = None,
     adversarial: AdversarialTraining | None = None,
     bayesian: Selection = None,
     freeze_rest: bool = False,
@@ -51,11 +48,8 @@ def deep_ensemble(
         adversarial: Settings for training on perturbed inputs as well. The paper's setting is
             ``AdversarialTraining(0.01)``, for images in [0, 1].
     """
-    if num_members < 1:
-        raise ValueError(f"num_members={num_members}: an ensemble has at least one member.")
     network, values, points = divide(network, bayesian, freeze_rest=freeze_rest)
-    make = make_network or (lambda: _fresh_copy(network))
-    networks = [network, *(make() for _ in range(num_members - 1))]
+    networks = list(starts(network, num_members, make_network))
     buffers: Params = {}
     own = [*values]
     if bayesian is None and not freeze_rest:
@@ -82,30 +76,3 @@ def _pick(network: nn.Module, names: Iterable[str]) -> Params:
     if missing := [name for name in names if name not in parameters]:
         raise ValueError(f"make_network() gave a network without the parameters {missing}.")
     return {name: parameters[name] for name in names}
-
-
-def _fresh_copy(network: nn.Module) -> nn.Module:
-    """A copy whose modules are initialised anew by their own ``reset_parameters``."""
-    fresh = copy.deepcopy(network)
-    kept: list[str] = []
-    for name, module in fresh.named_modules():
-        own = [
-            leaf for leaf, value in module.named_parameters(recurse=False) if value.requires_grad
-        ]
-        # nn.MultiheadAttention spells its method with an underscore.
-        reset = getattr(module, "reset_parameters", None) or getattr(
-            module, "_reset_parameters", None
-        )
-        # A frozen layer keeps its weights, so it keeps its batch-norm statistics too.
-        frozen = not own and any(True for _ in module.parameters(recurse=False))
-        if callable(reset) and not frozen and (own or not list(module.children())):
-            reset()
-        elif own:
-            kept += [f"{name}.{leaf}".lstrip(".") for leaf in own]
-    if kept:
-        logger.warning(
-            "ensemble members start with equal %s: their modules have no reset_parameters(). "
-            "Pass make_network= for members that differ there too.",
-            ", ".join(kept),
-        )
-    return fresh

@@ -54,7 +54,7 @@ _KINDS: dict[str, tuple[type[Any], str]] = {
 }
 _COUNTS = {
     "num_samples": "draw at least one",
-    "num_members": "an ensemble has at least one member",
+    "num_members": "take at least one member",
 }
 
 
@@ -63,7 +63,8 @@ def register(constructor: SomeMethod) -> SomeMethod:
 
     A posterior made by the function remembers the arguments, including the values that the
     function chose for arguments left open, so the posterior can be saved and loaded. Descriptions
-    of the arguments that all methods share are added to the function's docstring.
+    of the arguments that all methods share are added to the function's docstring. A function may
+    have ``**arguments`` that it passes on to another method: they are stored by their names.
     """
     signature = inspect.signature(constructor)
     _check(constructor, signature)
@@ -77,7 +78,7 @@ def register(constructor: SomeMethod) -> SomeMethod:
         bound.apply_defaults()
         _check_arguments(bound.arguments, signature.parameters)
         posterior = constructor(*arguments, **options)
-        given = {name: one for name, one in bound.arguments.items() if name not in _NOT_IN_RECIPE}
+        given = _to_store(bound)
         chosen = {name: one for name, one in posterior.chosen.items() if name in given}
         posterior.recipe = Recipe(constructor.__name__, given | chosen)
         return posterior
@@ -92,12 +93,19 @@ def registered() -> dict[str, Method]:
     return dict(_METHODS)
 
 
+def _to_store(bound: inspect.BoundArguments) -> dict[str, Any]:
+    """The arguments that belong into a recipe, with those in ``**arguments`` by their own names."""
+    free = {name for name, one in bound.signature.parameters.items() if one.kind is one.VAR_KEYWORD}
+    named = bound.arguments | bound.kwargs
+    return {name: value for name, value in named.items() if name not in _NOT_IN_RECIPE | free}
+
+
 def _check(constructor: Method, signature: inspect.Signature) -> None:
     """Raises for a function that ``bbh.load`` could not call, and for a name that is taken."""
     name, parameters = constructor.__name__, signature.parameters
     if missing := _NOT_IN_RECIPE - parameters.keys():
         raise TypeError(f"the method {name} lacks the arguments {', '.join(sorted(missing))}.")
-    if any(one.kind in (one.VAR_KEYWORD, one.VAR_POSITIONAL) for one in parameters.values()):
+    if any(one.kind is one.VAR_POSITIONAL for one in parameters.values()):
         raise TypeError(
             f"the method {name} must name all its arguments: a file stores them by name."
         )

@@ -9,6 +9,7 @@ from bbh.metrics.calibration import (
     reliability_curve,
 )
 from bbh.metrics.classification import accuracy, brier, error, nll
+from bbh.metrics.comparison import agreement, total_variation
 from bbh.metrics.detection import aupr, auroc, fpr_at_95_tpr
 from bbh.metrics.regression import crps, gaussian_mixture_nll, interval_coverage, rmse
 from bbh.metrics.selective import RiskCoverageCurve, risk_coverage_area, risk_coverage_curve
@@ -24,6 +25,7 @@ __all__ = [
     "ReliabilityCurve",
     "RiskCoverageCurve",
     "accuracy",
+    "agreement",
     "aupr",
     "auroc",
     "brier",
@@ -43,4 +45,5 @@ __all__ = [
     "risk_coverage_area",
     "risk_coverage_curve",
     "rmse",
+    "total_variation",
 ]

@@ -1,6 +1,6 @@
 """Inspects a user's network: which parameters are Bayesian, its layers, and how to call it."""
 
-from bbh.network.layers import statistics_layers
+from bbh.network.layers import describe_modules, statistics_layers
 from bbh.network.selection import (
     Divided,
     Selection,
@@ -19,6 +19,7 @@ __all__ = [
     "Selection",
     "call_network",
     "check_supported",
+    "describe_modules",
     "divide",
     "fan_in",
     "padding_rows",

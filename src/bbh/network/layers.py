@@ -32,6 +32,17 @@ def statistics_layers(network: nn.Module) -> dict[str, nn.Module]:
     }
 
 
+def describe_modules(network: nn.Module) -> dict[str, str]:
+    """The class and the settings of every module by name, e.g. ``Linear(in_features=2, …)``.
+
+    A stride or a dropout rate does not show in any tensor.
+    """
+    return {
+        name: f"{type(module).__name__}({module.extra_repr()})"
+        for name, module in network.named_modules()
+    }
+
+
 def dropout_layers(network: nn.Module) -> tuple[str, ...]:
     """Names of the dropout layers with a positive rate."""
     return tuple(

@@ -53,7 +53,8 @@ class Draws:
         element = next((one.element_size() for one in tensors if one.is_floating_point()), 4)
         per_draw = size(posterior.weights.shapes) * element
         drawing = peak_bytes(lambda: posterior.weights.sample(1))
-        part = max(1, min(self.total, limit // max(1, drawing)))
+        # Each part has as many draws of one member of a mixture as of another.
+        part = min(self.total, posterior.weights.even(limit // max(1, drawing)))
         seeds = torch.randint(2**62, (self.total,)).tolist()
         self._parts = [
             (min(part, self.total - first), seeds[first]) for first in range(0, self.total, part)

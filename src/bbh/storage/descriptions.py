@@ -4,6 +4,7 @@ Only classes of a fixed list are created, so reading a file never executes code 
 """
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any, cast
@@ -11,10 +12,10 @@ from typing import Any, cast
 from torch import Tensor
 
 from bbh import divergences, generators, likelihoods, priors
-from bbh.methods import FlowKind
+from bbh.methods import FlowKind, registered
 from bbh.noise import GaussianNoise
 from bbh.per_example import Sampling
-from bbh.posterior import AdversarialTraining
+from bbh.posterior import AdversarialTraining, Recipe
 
 _VALUES: dict[str, type] = {
     cls.__name__: cls
@@ -89,6 +90,8 @@ def encode(value: Any, tensors: dict[str, Tensor] | None = None) -> Any:
         fields = [field for field in dataclasses.fields(value) if field.init]
         encoded = {field.name: encode(getattr(value, field.name), tensors) for field in fields}
         return {"type": type(value).__name__, **encoded}
+    if isinstance(value, Recipe):
+        return {"recipe": value.method, "arguments": encode(value.arguments, tensors)}
     if isinstance(value, Tensor) and tensors is not None:
         name = f"{TENSOR_PREFIX}{len(tensors)}"
         tensors[name] = value
@@ -99,7 +102,8 @@ def encode(value: Any, tensors: dict[str, Tensor] | None = None) -> Any:
 def decode(encoded: Any, tensors: Mapping[str, Tensor] | None = None) -> Any:
     """Converts the result of ``encode`` back to the value.
 
-    If the value or a part of it is of the user's own class, the result is a ``Custom``.
+    If the value or a part of it is of the user's own class, the result is a ``Custom``. A recipe
+    becomes the method with its arguments, ready to be called.
 
     Args:
         encoded: The result of ``encode``.
@@ -128,6 +132,8 @@ def decode(encoded: Any, tensors: Mapping[str, Tensor] | None = None) -> Any:
         return cast(Mapping[str, Tensor], tensors)[known["tensor"]]
     if "custom" in known:
         return Custom(str(known["custom"]))
+    if "recipe" in known:
+        return _as_method(known["recipe"], decode(known["arguments"], tensors))
     cls = _VALUES.get(str(known.get("type")))
     if cls is None:
         raise ValueError(f"unknown kind of object: {sorted(known.items())[:3]}")
@@ -138,6 +144,17 @@ def decode(encoded: Any, tensors: Mapping[str, Tensor] | None = None) -> Any:
         return cls(**_FORMERLY.get(cls, {}) | arguments)
     except TypeError as error:
         raise ValueError(f"{cls.__name__} does not take these fields: {error}") from error
+
+
+def _as_method(name: str, arguments: dict[str, Any] | Custom) -> Any:
+    if isinstance(arguments, Custom):
+        return arguments
+    if name not in registered():
+        raise ValueError(
+            f"the method {name!r} is unknown; if it is your own, import the module that registers "
+            "it first"
+        )
+    return functools.partial(registered()[name], **arguments)
 
 
 def _custom_among(values: Iterable[Any]) -> Custom | None:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from bbh.execution import Execution
 from bbh.files import atomic_path
 from bbh.methods import registered
-from bbh.network import Forward, call_network
+from bbh.network import Forward, call_network, describe_modules
 from bbh.posterior import Posterior
 from bbh.storage.descriptions import TENSOR_PREFIX, Custom, decode, encode
 from bbh.version import __version__
@@ -67,7 +67,10 @@ def save(posterior: Posterior[Any], path: str | Path) -> None:
     }
     description["digest"] = _digest(description, tensors)
     with atomic_path(Path(path)) as temporary:
-        save_file(tensors, temporary, metadata={"bbh": json.dumps(description)})
+        try:
+            save_file(tensors, temporary, metadata={"bbh": json.dumps(description)})
+        except SafetensorError as error:
+            raise OSError(f"{error}") from error
 
 
 def load(
@@ -149,11 +152,7 @@ def fingerprint(network: nn.Module) -> dict[str, dict[str, str]]:
     """The structure of a network: classes and settings of modules, shapes and types of tensors."""
     tensors = {**dict(network.named_parameters()), **dict(network.named_buffers())}
     return {
-        # Settings are included, since a stride or a dropout rate does not show in any tensor.
-        "modules": {
-            name: f"{type(module).__name__}({module.extra_repr()})"
-            for name, module in network.named_modules()
-        },
+        "modules": describe_modules(network),
         "tensors": {name: f"{list(value.shape)} {value.dtype}" for name, value in tensors.items()},
         "trainable": {
             name: "yes" for name, value in network.named_parameters() if value.requires_grad

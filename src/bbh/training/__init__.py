@@ -9,8 +9,9 @@ from bbh.training.features import cached_features
 from bbh.training.fitting import Checkpoint, Validation, fit
 from bbh.training.history import EpochRecord, History
 from bbh.training.recorded import RecordedSteps, make_steps
-from bbh.training.step import DivergedError, TrainingStep
+from bbh.training.step import TrainingStep
 from bbh.training.tuning import Trial, Tuned, tune
+from bbh.training.verdicts import DivergedError
 
 __all__ = [
     "Checkpoint",

@@ -1,40 +1,76 @@
 """Checkpoints: everything that is needed to continue training, written atomically."""
 
 import random
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from bbh.files import atomic_path
+from bbh.files import DamagedFileError, atomic_path, check_seal, seal
+from bbh.training.settings import Settings, differences
 
-FORMAT = 1
+FORMAT = 2
 
 
-class CheckpointError(RuntimeError):
+class CheckpointError(ValueError):
     """A checkpoint cannot be read, or belongs to another training run."""
 
 
 def write(path: Path, state: dict[str, Any]) -> None:
     """Writes a checkpoint; an interruption leaves the earlier one intact."""
     with atomic_path(path) as temporary:
-        torch.save({"format": FORMAT, **state}, temporary)
+        # Through a file of Python, which tells why it cannot be written.
+        with temporary.open("wb") as file:
+            torch.save({"format": FORMAT, **state}, file)
+        seal(temporary)
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Reads a checkpoint without executing anything in it."""
+    """Reads a checkpoint without executing anything in it, after a check of its checksum."""
+    return _loaded(path)
+
+
+def read_settings(path: Path) -> Settings:
+    """The settings that a checkpoint was made with, read without its tensors."""
+    return _loaded(path, mmap=True)["settings"]
+
+
+def _loaded(path: Path, *, mmap: bool = False) -> dict[str, Any]:
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        check_seal(path)
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
+    except DamagedFileError as error:
+        raise CheckpointError(
+            f"{error}, or it is no checkpoint of this version of bbh. Delete it to start anew."
+        ) from error
     except Exception as error:
         raise CheckpointError(
-            f"{path} cannot be read as a checkpoint ({error}). Delete it to start anew."
+            f"{path} cannot be read as a checkpoint ({_first_line(error)}). Delete it to start "
+            "anew."
         ) from error
-    if not isinstance(state, dict) or state.get("format") != FORMAT:
+    if not isinstance(state, dict) or state.get("format") != FORMAT or "settings" not in state:
         raise CheckpointError(
             f"{path} is not a checkpoint of this version of bbh (format {FORMAT})."
         )
     return state
+
+
+def _first_line(error: Exception) -> str:
+    """What went wrong: PyTorch adds paragraphs of advice, which would run code from the file."""
+    return str(error).partition("\n")[0] or type(error).__name__
+
+
+def check_settings(path: Path, state: dict[str, Any], now: Settings) -> None:
+    """Raises if a checkpoint was made with other settings than those of now."""
+    if found := differences(state["settings"], now):
+        shown = "; ".join(found[:3]) + ("; …" if len(found) > 3 else "")
+        raise CheckpointError(
+            f"{path} was made with {shown}. Go on with what it was made with, or start anew with "
+            "another file."
+        )
 
 
 def random_state(generators: list[torch.Generator]) -> dict[str, Any]:
@@ -61,6 +97,16 @@ def restore_random_state(state: dict[str, Any], generators: list[torch.Generator
     np.random.set_state(legacy)  # noqa: NPY002
     for generator, saved in zip(generators, state["loader"], strict=True):
         generator.set_state(saved)
+
+
+@contextmanager
+def random_state_kept(generators: list[torch.Generator]) -> Generator[None]:
+    """After the block, all random generators are where they were before it, even if it raises."""
+    before = random_state(generators)
+    try:
+        yield
+    finally:
+        restore_random_state(before, generators)
 
 
 def seed_all(seed: int, generators: list[torch.Generator]) -> None:

@@ -1,4 +1,4 @@
-"""Compares a trained posterior with what it should beat, on examples seen in passing."""
+"""Compares a trained posterior with a constant prediction and the network it started from."""
 
 import logging
 import math
@@ -23,7 +23,8 @@ _EXAMPLES = 1_000
 _TARGETS = 10_000
 _DRAWS = 20
 _DRAWS_BYTES = 2**28
-# Examples are divided into so many groups to estimate the standard error of a difference.
+# The number of groups of examples. How much a difference varies between groups gives its standard
+# error.
 _GROUPS = 10
 
 
@@ -35,7 +36,8 @@ class Comparing:
 
     Args:
         posterior: The posterior in training.
-        validated: Whether there are validation data, which it is then compared on.
+        validated: Whether there are validation data. If so it is compared on these, else on
+            training data.
         enabled: If False, nothing is kept and there is no result.
     """
 
@@ -47,7 +49,10 @@ class Comparing:
         self._targets = Passing(_TARGETS, spread=1_000, with_inputs=False)
 
     def training(self, loader: Iterable[Any]) -> Iterable[Any]:
-        """The training batches, of which targets, and without validation examples, are kept."""
+        """The training batches as they are, while some of their targets are kept.
+
+        If there are no validation data, whole examples are kept too.
+        """
         if not self._enabled:
             return loader
         length = length_of(loader)
@@ -55,7 +60,7 @@ class Comparing:
         return passing if self._validated else self._examples.through(passing, length)
 
     def validation(self, loader: Iterable[Any]) -> Iterable[Any]:
-        """The validation batches, of which examples are kept."""
+        """The validation batches as they are, while some of their examples are kept."""
         return self._examples.through(loader, length_of(loader)) if self._enabled else loader
 
     def result(self) -> Comparison | None:

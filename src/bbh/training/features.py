@@ -48,15 +48,13 @@ def cached_features(
     posterior.to((fabric or Fabric(accelerator="auto", devices=1)).device)
     name = _entrance(posterior)
     generators = [one for loader in loaders for one in checkpoints.loader_generators(loader)]
-    randomness = checkpoints.random_state(generators)
     training = posterior.training
     posterior.eval()
     try:
-        with torch.no_grad():
+        with checkpoints.random_state_kept(generators), torch.no_grad():
             cached = tuple(_cached(posterior, name, loader) for loader in loaders)
     finally:
         posterior.train(training)
-        checkpoints.restore_random_state(randomness, generators)
     with posterior.entered_at(name):
         yield cached
 
@@ -165,7 +163,10 @@ def _checked(posterior: Posterior[Any], name: str, draws: Samples, batch: Any) -
 
 
 def _taken(posterior: Posterior[Any], name: str, draws: Samples, batch: Any) -> Batch:
-    """A batch on the CPU with what the module is called with in place of the network's inputs."""
+    """The batch on the CPU, with features in place of the network's inputs.
+
+    Features are what the network calls the module with.
+    """
     seen: list[Tensor] = []
 
     def note(module: nn.Module, given: Sequence[Any], named: Mapping[str, Any]) -> None:

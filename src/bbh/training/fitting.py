@@ -1,9 +1,9 @@
 """``fit``, the training loop for all methods, built on Lightning Fabric."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,31 +12,32 @@ import torch
 from lightning_fabric import Fabric
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from bbh import checks
-from bbh.annealing import Linear, Schedule
+from bbh.annealing import Schedule
 from bbh.batches import num_data_of
-from bbh.generators.factored.adam import make_adam
+from bbh.files import remove_leftovers
 from bbh.posterior import Posterior
 from bbh.prediction import evaluate
 from bbh.training import checkpoints
 from bbh.training.arguments import as_schedule, check_arguments
 from bbh.training.comparing import Comparing
+from bbh.training.defaults import cooling, default_beta, default_optimizer
 from bbh.training.display import Display, make_display
 from bbh.training.history import History
+from bbh.training.interruption import waiting_signals
 from bbh.training.passing import length_of
 from bbh.training.recorded import RecordedSteps, fastest_convolutions, make_steps
 from bbh.training.reference import EXAMPLES, ReferenceKeeper
 from bbh.training.run import TrainingRun
-from bbh.training.step import TrainingStep, scales_losses
+from bbh.training.settings import run_settings
+from bbh.training.step import TrainingStep
 from bbh.training.targets import prepare_targets
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
 MakeScheduler = Callable[[Optimizer], LRScheduler]
-# Learning rate of the likelihood's own parameters, in units of that of the weights.
-_FASTER = 10.0
 
 
 @dataclass(frozen=True)
@@ -62,17 +63,27 @@ class Validation:
 class Checkpoint:
     """A file from which interrupted training can continue.
 
+    Ctrl-C and SIGTERM wait until the epoch is finished and its checkpoint written, unless the
+    program handles these signals itself, trains on several devices, or not in its main thread. A
+    second signal stops at once.
+
     Args:
         path: The file, which is written after every epoch.
         resume: Whether to continue from the file if it exists. On a CPU the result equals that of
-            an uninterrupted run bit for bit. If False, an existing file is an error.
+            an uninterrupted run bit for bit, if both have the same number of epochs: schedules that
+            a method chooses itself depend on it. A file that was made with other settings is an
+            error; only the number of epochs, the validation data and the patience may change. If
+            False, an existing file is an error.
         seconds: The least time between two writes, for large posteriors whose state takes longer to
             write than an epoch takes to train.
+        settings: Plain values by name that a resumed run must have in common with the interrupted
+            one, besides all that ``fit`` knows by itself: the seed, say, or the name of the data.
     """
 
     path: str | Path
     resume: bool = False
     seconds: float = 0.0
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 def fit(
@@ -173,20 +184,18 @@ def fit(
     if schedule_each_step and scheduler is None:
         raise ValueError("schedule_each_step=True needs a scheduler.")
     defaults = posterior.weights.training_defaults
-    if beta is None:
-        beta = Linear(0, defaults.annealing * epochs) if defaults.annealing else 1.0
-    schedule = as_schedule(beta)
+    schedule = as_schedule(default_beta(defaults, epochs) if beta is None else beta)
     num_data = num_data if num_data is not None else num_data_of(train_loader)
     fabric = fabric or Fabric(accelerator="auto", devices=1)
     # Before the optimizer is made, since the fastest optimizer depends on the device.
     posterior.to(fabric.device)
     make = optimizer or partial(
-        _default_optimizer, posterior, fabric, learning_rate or defaults.learning_rate
+        default_optimizer, posterior, fabric, learning_rate or defaults.learning_rate
     )
     steps_per_epoch = length_of(train_loader)
     if scheduler is None and optimizer is None and defaults.cooling:
         schedule_each_step = steps_per_epoch is not None
-        scheduler = partial(_cooling, epochs * (steps_per_epoch or 1), defaults.cooling)
+        scheduler = partial(cooling, epochs * (steps_per_epoch or 1), defaults.cooling)
     step = TrainingStep(
         posterior,
         make(p for p in posterior.parameters() if p.requires_grad),
@@ -202,13 +211,23 @@ def fit(
     # Closed even if training fails: otherwise every later backward pass through the posterior
     # would still collect gradient factors, which nothing uses.
     with closing(steps), algorithms:
+        made_scheduler = scheduler(step.plain_optimizer) if scheduler else None
+        settings = run_settings(
+            step,
+            loader=train_loader,
+            beta=beta,
+            scheduler=made_scheduler,
+            schedule_each_step=schedule_each_step,
+            own={} if checkpoint is None else checkpoint.settings,
+        )
         run = TrainingRun(
             steps,
             schedule,
-            scheduler(step.plain_optimizer) if scheduler else None,
+            made_scheduler,
             schedule_each_step,
             patience,
             epochs - average_epochs + 1 if average_epochs else None,
+            settings,
         )
         if isinstance(train_loader, DataLoader):
             train_loader = fabric.setup_dataloaders(train_loader)
@@ -224,27 +243,32 @@ def fit(
         visible, log_dir = (progress, log_dir) if fabric.is_global_zero else (False, None)
         enabled = compare and fabric.is_global_zero
         comparing = Comparing(posterior, validated=validation is not None, enabled=enabled)
+        # Several processes would not all stop after the same epoch.
+        alone = checkpoint is not None and fabric.world_size == 1
         with make_display(visible, epochs, steps_per_epoch, log_dir) as show:
-            while len(run.records) < epochs and not run.out_of_patience():
-                started = time.perf_counter()
-                watched = keeper.watch(comparing.training(train_loader))
-                means = run.epoch(watched, steps_per_epoch, show)
-                keeper.end_epoch(fabric)
-                metrics: dict[str, float] = {}
-                if validation is not None:
-                    batches = comparing.validation(validation.loader)
-                    metrics = evaluate(posterior, batches, validation.num_samples)
-                    # Weight draws differ between processes, so their metrics do too, but all
-                    # processes must stop in the same epoch.
-                    metrics = fabric.broadcast(metrics)
-                run.finish_epoch(means, metrics, time.perf_counter() - started)
-                show.epoch(run.records[-1])
-                waited = time.perf_counter() - written
-                if checkpoint is not None and waited >= checkpoint.seconds:
-                    if fabric.is_global_zero:
-                        checkpoints.write(Path(checkpoint.path), run.state(generators))
-                    written = time.perf_counter()
-                fabric.barrier()
+            with waiting_signals(alone) as interruption:
+                while len(run.records) < epochs and not run.out_of_patience():
+                    started = time.perf_counter()
+                    watched = keeper.watch(comparing.training(train_loader))
+                    means = run.epoch(watched, steps_per_epoch, show)
+                    keeper.end_epoch(fabric)
+                    metrics: dict[str, float] = {}
+                    if validation is not None:
+                        batches = comparing.validation(validation.loader)
+                        metrics = evaluate(posterior, batches, validation.num_samples)
+                        # Weight draws differ between processes, so their metrics do too, but all
+                        # processes must stop in the same epoch.
+                        metrics = fabric.broadcast(metrics)
+                    run.finish_epoch(means, metrics, time.perf_counter() - started)
+                    show.epoch(run.records[-1])
+                    waited = time.perf_counter() - written
+                    stopping = interruption.waiting is not None
+                    if checkpoint is not None and (waited >= checkpoint.seconds or stopping):
+                        if fabric.is_global_zero:
+                            checkpoints.write(Path(checkpoint.path), run.state(generators))
+                        written = time.perf_counter()
+                    fabric.barrier()
+                    interruption.deliver()
             history = run.finish()
             if history.best_epoch is not None:
                 nll = history[history.best_epoch - 1].validation["nll"]
@@ -259,8 +283,9 @@ def fit(
 
 
 def _resumed(run: TrainingRun, checkpoint: Checkpoint, generators: list[torch.Generator]) -> bool:
-    """Restores the run from the checkpoint if its file exists; whether it did."""
+    """Restores the run from the checkpoint if its file exists, and returns whether it did."""
     path = Path(checkpoint.path)
+    remove_leftovers(path.parent, path.name)
     if not path.exists():
         return False
     if not checkpoint.resume:
@@ -270,40 +295,3 @@ def _resumed(run: TrainingRun, checkpoint: Checkpoint, generators: list[torch.Ge
         )
     run.restore(checkpoints.read(path), generators, path)
     return True
-
-
-def _default_optimizer(
-    posterior: Posterior[Any],
-    fabric: Fabric,
-    learning_rate: float,
-    parameters: Iterable[nn.Parameter],
-) -> Optimizer:
-    """Adam, where possible fused: it updates a weight and its moments in a single pass.
-
-    It is not fused under a loss scaler, since a fused step would unscale the gradients by itself.
-    With several processes it does not use factored gradients, since the gradients that processes
-    exchange must be whole matrices.
-    """
-    single = {id(one) for one in posterior.likelihood.parameters()}
-    groups: dict[bool, list[nn.Parameter]] = {False: [], True: []}
-    for one in parameters:
-        groups[id(one) in single].append(one)
-    rated = [
-        {"params": found, "lr": (_FASTER if fast else 1) * learning_rate}
-        for fast, found in groups.items()
-        if found
-    ]
-    if fabric.device.type not in ("cpu", "cuda") or scales_losses(fabric):
-        return torch.optim.Adam(rated)
-    if fabric.world_size > 1:
-        return torch.optim.Adam(rated, fused=True)
-    return make_adam(posterior.weights, rated)
-
-
-def _cooling(steps: int, share: float, optimizer: Optimizer) -> LRScheduler:
-    """A rate that is constant at first and falls linearly to a hundredth over the last share."""
-
-    def factor(step: int) -> float:
-        return max(0.01, min(1.0, (steps - step) / (share * steps)))
-
-    return LambdaLR(optimizer, factor)

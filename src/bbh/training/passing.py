@@ -5,9 +5,8 @@ from contextlib import suppress
 from typing import Any
 
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
-from bbh.batches import Batch, as_batch, count, cut, first_tensor
+from bbh.batches import Batch, as_batch, copied, count, cut, first_tensor, num_bytes
 
 # The most bytes that kept examples take.
 _BYTES = 64 * 2**20
@@ -16,8 +15,9 @@ _BYTES = 64 * 2**20
 class Passing:
     """Copies of examples from all over the latest pass through a loader.
 
-    The loader is not asked for anything, so its random numbers and its state stay as they are. The
-    examples come from batches at equal distances, since a loader may yield them sorted.
+    They are taken from batches that something else reads, so the loader's random numbers and its
+    state are the same as without. The examples come from batches at equal distances, since a loader
+    may yield them sorted.
 
     Args:
         limit: About how many examples to keep.
@@ -39,7 +39,8 @@ class Passing:
 
         Args:
             loader: Anything that yields batches.
-            length: How many it yields, if that is known; if not, its first batches must do.
+            length: The number of its batches; None if it is not known, and then all examples come
+                from the first batches.
         """
         self.batches = []
         number = length or self._spread
@@ -52,7 +53,7 @@ class Passing:
                 # What cannot be cut is no reason to stop training.
                 with suppress(Exception):
                     part = self._part(as_batch(batch), per_batch)
-                    kept_bytes += _bytes(part)
+                    kept_bytes += num_bytes(part)
                     self.batches.append(part)
             yield batch
 
@@ -62,10 +63,7 @@ class Passing:
 
     def _part(self, batch: Batch, examples: int) -> Batch:
         inputs = batch.inputs if self._with_inputs else batch.targets
-        # Copies, since a loader may use its memory again, and a part would keep the whole alive.
-        return pytree.tree_map_only(
-            Tensor, Tensor.clone, _cut(Batch(inputs, batch.targets), 0, examples)
-        )
+        return copied(_cut(Batch(inputs, batch.targets), 0, examples))
 
     def in_groups(self, number: int) -> list[list[Batch]]:
         """The examples in at most ``number`` groups of about equal size."""
@@ -83,11 +81,6 @@ class Passing:
             groups[smallest].append(part)
             sizes[smallest] += count(part.inputs)
         return [group for group in groups if group]
-
-
-def _bytes(part: Batch) -> int:
-    leaves: list[Any] = pytree.tree_leaves(part)
-    return sum(leaf.nbytes for leaf in leaves if isinstance(leaf, Tensor))
 
 
 def _cut(batch: Batch, first: int, last: int) -> Batch:

@@ -3,14 +3,13 @@
 A step of a small network consists of hundreds of kernels of a few microseconds each, and launching
 them from Python takes longer than running them. During a replay the host (the Python program) reads
 nothing from the device, so everything a step decides is decided on the device: if the terms of a
-step are not finite, then this step and all steps after it leave weights, optimizer moments and
-batch-norm statistics unchanged, until the host checks.
+step are not finite, then this step and all steps after it leave weights, helper networks, optimizer
+moments and batch-norm statistics unchanged, until the host checks.
 """
 
 import logging
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from math import isfinite
 from typing import Any
 
 import torch
@@ -20,15 +19,10 @@ from torch.utils import _pytree as pytree  # pyright: ignore[reportPrivateUsage]
 
 from bbh.batches import Batch, as_batch, move
 from bbh.execution import Recorded
+from bbh.training.device_verdict import DeviceVerdict
 from bbh.training.eager import EagerSteps
-from bbh.training.step import (
-    STATISTICS,
-    DivergedError,
-    Terms,
-    TrainingStep,
-    Verdict,
-    scales_losses,
-)
+from bbh.training.step import TrainingStep, scales_losses
+from bbh.training.verdicts import DivergedError, random_states, restore_random_states
 
 logger = logging.getLogger("bbh")
 
@@ -64,7 +58,8 @@ class RecordedSteps:
         self._state: DeviceVerdict | None = None
         self._recorded_numbers: list[Any] = []
         self._refused = False
-        self._since_look = 0
+        # States of the random generators before each replay since the last check.
+        self._since_look: list[list[Tensor]] = []
 
     def take(self, batch: Any, beta: float) -> dict[str, float] | None:
         """Takes one step.
@@ -91,10 +86,10 @@ class RecordedSteps:
         self._state.beta.set(beta)
         for rate, group in zip(self._state.rates, self._groups(), strict=True):
             rate.set(float(group["lr"]))
+        self._since_look.append(random_states(self.step.device))
         replay()
         self.step.count += 1
-        self._since_look += 1
-        return self._look() if self._since_look >= TRUST else None
+        return self._look() if len(self._since_look) >= TRUST else None
 
     def means(self) -> dict[str, float]:
         """Like ``EagerSteps.means``, over replayed and eager steps together."""
@@ -165,7 +160,7 @@ class RecordedSteps:
     def _look(self) -> dict[str, float]:
         """Reads the last step's terms; raises if a step since the last check failed."""
         assert self._state is not None
-        since, self._since_look = self._since_look, 0
+        since, self._since_look = self._since_look, []
         terms, failed, taken = self._state.read()
         if failed:
             name, value = next(
@@ -173,7 +168,9 @@ class RecordedSteps:
                 ("auxiliary", float("nan")),
             )
             # The failed step and all later ones were counted, although they changed nothing.
-            self.step.count += taken - since
+            self.step.count += taken - len(since)
+            if taken < len(since):
+                restore_random_states(self.step.device, since[taken])
             self._state.taken.zero_()
             raise DivergedError(name, self.step.count + 1, value)
         self._state.taken.zero_()
@@ -187,102 +184,6 @@ class RecordedSteps:
 
     def _groups(self) -> list[dict[str, Any]]:
         return self.step.plain_optimizer.param_groups
-
-
-class _DeviceNumber:
-    """A number that recorded steps read from the device; the host writes it when it changes."""
-
-    def __init__(self, device: torch.device):
-        self.tensor = torch.zeros((), device=device)
-        self._value = 0.0
-
-    def set(self, value: float) -> None:
-        if value != self._value:
-            self.tensor.fill_(value)
-            self._value = value
-
-
-class DeviceVerdict(Verdict):
-    """Checks a recorded step on the device, and holds the step's inputs and results there.
-
-    A step with a value that is not finite changes nothing, and neither does any step after it,
-    until the host checks.
-
-    Attributes:
-        beta: Weight of the complexity.
-        rates: Learning rates of the optimizer's groups.
-        skip: One if the update must change nothing, else zero. Fused optimizers read this as
-            ``found_inf``.
-        failed: Whether a step had a value that is not finite; once true it stays true.
-        taken: The number of successful steps since the host last checked.
-    """
-
-    names = ("nll", "complexity", "auxiliary", "total", "gradient_norm")
-
-    def __init__(self, num_groups: int, device: torch.device):
-        self.beta = _DeviceNumber(device)
-        self.rates = [_DeviceNumber(device) for _ in range(num_groups)]
-        self.skip = torch.zeros((), device=device)
-        self.failed = torch.zeros((), dtype=torch.bool, device=device)
-        self.taken = torch.zeros((), dtype=torch.int64, device=device)
-        self._last = torch.zeros(len(self.names), device=device)
-        self._statistics = torch.zeros((), device=device)
-        self._sums = torch.zeros(len(self.names), dtype=torch.float64, device=device)
-        self._summed = torch.zeros((), dtype=torch.int64, device=device)
-
-    def judge(self, terms: Terms) -> None:
-        """Records whether all terms are finite, for the following update and all later ones."""
-        good = torch.stack(list(terms.values())).isfinite().all()
-        if STATISTICS in terms:
-            # Like the last terms, it stops changing with the first failure, which it may explain.
-            self._statistics.copy_(torch.where(self.failed, self._statistics, terms[STATISTICS]))
-        self.failed.logical_or_(good.logical_not())
-        self.skip.copy_(self.failed)
-
-    @contextmanager
-    def undoing(self, statistics: Sequence[Tensor]) -> Generator[None]:
-        """Restores the buffers if the step failed."""
-        saved = [value.clone() for value in statistics]
-        yield
-        for value, before in zip(statistics, saved, strict=True):
-            value.copy_(torch.where(self.failed, before, value))
-
-    def add(self, terms: Terms) -> None:
-        """Adds a step's terms to the sums, and keeps them as the last terms.
-
-        After a failure the terms of the first failed step are kept, for the error message.
-        """
-        numbers = torch.stack([terms[name] for name in self.names])
-        # The last terms stop changing once they are not finite: they explain the failure.
-        first = self._last.isfinite().all()
-        self._last.copy_(torch.where(first, numbers, self._last))
-        good = self.failed.logical_not()
-        self._sums.add_(torch.where(good, numbers, torch.zeros_like(numbers)))
-        self._summed.add_(good)
-        self.taken.add_(good)
-
-    def read(self) -> tuple[dict[str, float], bool, int]:
-        """The last terms, whether a step failed, and the number of successful steps.
-
-        Statistics are among the terms only if they are not finite. All are read in a single
-        transfer, since each transfer makes the host wait.
-        """
-        single = (self._statistics, self.failed, self.taken)
-        parts = [self._last.double(), *(value.view(1).double() for value in single)]
-        *values, statistics, failed, taken = torch.cat(parts).tolist()
-        terms: dict[str, float] = dict(zip(self.names, values, strict=True))
-        if not isfinite(statistics):
-            terms[STATISTICS] = statistics
-            # The gradient comes last, as for eager steps: it is a consequence.
-            terms["gradient_norm"] = terms.pop("gradient_norm")
-        return terms, bool(failed), int(taken)
-
-    def take_sums(self) -> tuple[dict[str, float], int]:
-        """Sums of terms and the number of steps since the last call; resets both to zero."""
-        *values, number = torch.cat([self._sums, self._summed.view(1).double()]).tolist()
-        self._sums.zero_()
-        self._summed.zero_()
-        return dict(zip(self.names, values, strict=True)), int(number)
 
 
 def can_record(step: TrainingStep) -> bool:

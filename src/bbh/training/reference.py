@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree as pytree  # pyright: ignore[reportPrivateUsage]
 
-from bbh.batches import Inputs, count, cut, divisible, inputs_of, move
+from bbh.batches import Inputs, copied, count, cut, divisible, inputs_of, move, num_bytes
 from bbh.posterior import Posterior
 
 logger = logging.getLogger("bbh")
@@ -29,8 +29,8 @@ class ReferenceKeeper:
     """Watches the first epoch and keeps some of its inputs as the posterior's reference.
 
     Every piece of the epoch is equally likely to be kept (reservoir sampling), since a loader may
-    not shuffle. The choice has a random generator of its own, and what is kept is copied as it
-    passes by: the loader and the random numbers of training are the same with and without.
+    not shuffle. The choice has a random generator of its own, and inputs are copied from batches
+    that training reads: the loader and the random numbers of training are the same as without.
 
     Args:
         posterior: The posterior that is trained.
@@ -56,7 +56,7 @@ class ReferenceKeeper:
         return loader if self._done else self._watched(loader)
 
     def end_epoch(self, fabric: Fabric) -> None:
-        """Hands what was remembered in the first epoch to the posterior, in all processes."""
+        """After the first epoch, hands the inputs to the posterior, the same in all processes."""
         if self._done:
             return
         self._done = True
@@ -83,7 +83,7 @@ class ReferenceKeeper:
             yield inputs
             return
         number = count(inputs)
-        fitting = _BYTES * number // max(1, _num_bytes(inputs))
+        fitting = _BYTES * number // max(1, num_bytes(inputs))
         pieces = -(-number // max(2, min(_PIECE, self._examples, fitting)))
         size = -(-number // pieces)
         for first in range(0, number, size):
@@ -92,29 +92,19 @@ class ReferenceKeeper:
     def _offer(self, piece: Inputs) -> None:
         """Remembers the piece if there is room, or by chance in place of another."""
         if not self._seen:
-            fitting = _BYTES // max(1, _num_bytes(piece))
+            fitting = _BYTES // max(1, num_bytes(piece))
             self._room = max(1, min(fitting, self._examples // max(1, _num_examples(piece))))
         self._seen += 1
         if len(self._pieces) < self._room:
-            self._pieces.append(_copied(piece))
+            self._pieces.append(copied(piece))
             return
         place = self._random.randrange(self._seen)
         if place < self._room:
-            self._pieces[place] = _copied(piece)
+            self._pieces[place] = copied(piece)
 
 
 def _num_examples(piece: Inputs) -> int:
     return int(piece.batch_sizes[0]) if isinstance(piece, PackedSequence) else count(piece)
-
-
-def _num_bytes(piece: Inputs) -> int:
-    leaves = pytree.tree_leaves(piece)
-    return sum(leaf.nbytes for leaf in leaves if isinstance(leaf, Tensor))
-
-
-def _copied(piece: Inputs) -> Inputs:
-    # Copied, since a loader may use the memory of a batch again for the next one.
-    return pytree.tree_map_only(Tensor, lambda leaf: leaf.detach().clone(), piece)
 
 
 def _joined(pieces: list[Inputs]) -> list[Inputs]:

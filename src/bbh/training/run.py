@@ -16,7 +16,8 @@ from bbh.training.display import Display
 from bbh.training.eager import EagerSteps
 from bbh.training.history import EpochRecord, History
 from bbh.training.recorded import RecordedSteps
-from bbh.training.step import DivergedError
+from bbh.training.settings import Settings
+from bbh.training.verdicts import DivergedError
 
 
 class TrainingRun:
@@ -31,6 +32,7 @@ class TrainingRun:
             state.
         average_from: Number of the first epoch whose parameters enter the average that training
             ends with; None ends with the last parameters.
+        settings: What a checkpoint must have been made with to be resumed.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class TrainingRun:
         schedule_each_step: bool,
         patience: int | None,
         average_from: int | None,
+        settings: Settings,
     ):
         if schedule_each_step and isinstance(scheduler, ReduceLROnPlateau):
             raise ValueError("ReduceLROnPlateau judges epochs: leave out schedule_each_step.")
@@ -52,6 +55,7 @@ class TrainingRun:
         self.schedule_each_step = schedule_each_step
         self.patience = patience
         self.average_from = average_from
+        self.settings = settings
         self.average: list[Tensor] = []
         self.records: list[EpochRecord] = []
         self.best_epoch: int | None = None
@@ -76,6 +80,7 @@ class TrainingRun:
                 if terms is not None:
                     show.step(number, done, terms)
             means = self.steps.means()
+            self.step.check_parameters()
         except DivergedError as error:
             error.history = History(self.records)
             raise
@@ -133,10 +138,10 @@ class TrainingRun:
     def state(self, generators: list[torch.Generator]) -> dict[str, Any]:
         """Everything that is needed to resume this run, for a checkpoint."""
         return {
+            "settings": self.settings,
             "posterior": self.posterior.state_dict(),
             "optimizer": self.step.optimizer.state_dict(),
             "scheduler": self.scheduler.state_dict() if self.scheduler else None,
-            "kinds": self._kinds(),
             "precision": self._precision().state_dict(),
             "step": self.step.count,
             "records": [asdict(record) for record in self.records],
@@ -149,6 +154,7 @@ class TrainingRun:
 
     def restore(self, state: dict[str, Any], generators: list[torch.Generator], path: Path) -> None:
         """Brings this run to the state that ``state`` describes."""
+        checkpoints.check_settings(path, state, self.settings)
         # A checkpoint whose average starts at another epoch must not pass for the one asked for.
         begun = self.average_from is not None and self.average_from <= len(state["records"])
         if begun and state.get("average_from") != self.average_from:
@@ -157,8 +163,6 @@ class TrainingRun:
                 f"{self.average_from} on. Train for more epochs, or leave out average_epochs."
             )
         try:
-            if state["kinds"] != self._kinds():
-                raise ValueError(f"it was written with {state['kinds']}, not {self._kinds()}.")
             self.posterior.load_state_dict(state["posterior"])
             self.step.optimizer.load_state_dict(state["optimizer"])
             if self.scheduler is not None:
@@ -187,14 +191,6 @@ class TrainingRun:
     def _precision(self) -> Any:
         assert self.step.fabric is not None
         return self.step.fabric.strategy.precision
-
-    def _kinds(self) -> list[str]:
-        """Class names of optimizer and scheduler, to compare with those of a checkpoint.
-
-        An optimizer would load the state of one of another class without an error.
-        """
-        parts = (self.step.plain_optimizer, self.scheduler)
-        return ["nothing" if part is None else type(part).__name__ for part in parts]
 
     def _validation_nll(self, epoch: int) -> float:
         return self.records[epoch - 1].validation["nll"]

@@ -1,8 +1,6 @@
 """One training step: the objective, its gradient, a check that all is finite, the update."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf, isfinite
 from typing import TYPE_CHECKING, Any
@@ -17,38 +15,18 @@ from bbh.generators.factored.adam import FactoredAdam
 from bbh.generators.factored.gradients import clip_, stop_collecting, total_norm
 from bbh.objective import FreeEnergy, check_settings, free_energy
 from bbh.posterior import Posterior
-from bbh.training.history import History
+from bbh.training.verdicts import (
+    STATISTICS,
+    UPDATE,
+    Before,
+    DivergedError,
+    HostVerdict,
+    Terms,
+    Verdict,
+)
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
-
-# The terms of the objective by name; the last one is minimised.
-Terms = dict[str, Tensor]
-# Largest running statistic of batch norm: checked like a term, but not a term.
-STATISTICS = "batch_norm_statistics"
-
-
-class DivergedError(FloatingPointError):
-    """Training produced a value that is not finite.
-
-    The posterior keeps its weights from before the step that failed. Helper networks (a critic) may
-    have taken their own steps before it.
-
-    Attributes:
-        term: Name of the value: nll, complexity, auxiliary, total, gradient_norm, or
-            batch_norm_statistics for the running means and variances of normalisation layers.
-        history: The records of the epochs before.
-    """
-
-    def __init__(self, term: str, step: int, value: float):
-        super().__init__(
-            f"training stopped at step {step}: the {term} is {value}. The weights are "
-            "those from before that step. Common remedies: a lower learning rate, "
-            "gradient_clip=1.0, annealing the complexity with beta=bbh.Linear(5, 20), and a look "
-            "at the inputs for NaN or very large values."
-        )
-        self.term = term
-        self.history = History()
 
 
 class TrainingStep:
@@ -75,6 +53,8 @@ class TrainingStep:
     Attributes:
         count: The number of steps taken.
         device: The device that batches are moved to.
+        settings: The arguments of ``free_energy``: num_data, temperature and numbers of draws.
+        gradient_clip: Largest global norm of the gradient; None for no limit.
     """
 
     def __init__(
@@ -89,13 +69,13 @@ class TrainingStep:
         gradient_clip: float | None = None,
         fabric: "Fabric | None" = None,
     ):
-        self._settings: dict[str, Any] = {
+        self.settings: dict[str, Any] = {
             "num_data": num_data,
             "temperature": temperature,
             "num_samples": num_samples,
             "likelihood_samples": likelihood_samples,
         }
-        check_settings(posterior, **self._settings)
+        check_settings(posterior, **self.settings)
         if gradient_clip is not None:
             checks.number("gradient_clip", gradient_clip, positive=True)
         self.posterior = posterior.train()
@@ -106,7 +86,7 @@ class TrainingStep:
         self.optimizer = optimizer
         if fabric is not None:
             self._objective, self.optimizer = fabric.setup(self._objective, optimizer)
-        self._gradient_clip = gradient_clip
+        self.gradient_clip = gradient_clip
         if not isinstance(self.plain_optimizer, FactoredAdam):
             # An earlier optimizer may not have been closed; this one needs whole gradients.
             for matrix in posterior.weights.factored_parameters():
@@ -130,8 +110,9 @@ class TrainingStep:
             execution: How to put draws through the network; None takes the posterior's default.
 
         Raises:
-            DivergedError: A term, the gradient or a running statistic of batch norm is not
-                finite. The weights and the statistics are unchanged then.
+            DivergedError: A term, the gradient, a running statistic of batch norm or the update is
+                not finite. The state is then that from before the step: weights, statistics,
+                helper networks, optimizer, and PyTorch's random numbers.
         """
         if not self.posterior.training:
             self.posterior.train()
@@ -144,7 +125,7 @@ class TrainingStep:
         self,
         batch: Batch,
         beta: float | Tensor,
-        verdict: "Verdict",
+        verdict: Verdict,
         execution: Execution | None = None,
     ) -> Terms:
         """Takes one step on a batch that is already on the device.
@@ -158,21 +139,34 @@ class TrainingStep:
         Returns:
             The terms of the objective, without gradient.
         """
-        # Asked for anew in every step: a posterior that is moved or loaded has other tensors.
-        with verdict.undoing(self.posterior.statistics()):
+        with verdict.undoing(self._before()) as before:
+            # Asked for anew in every step: a posterior that is moved or loaded has other tensors.
+            before.keep(self.posterior.statistics())
             for _ in range(self.posterior.weights.auxiliary_steps):
-                self._update(self._auxiliary_loss(), verdict)
+                self._update(self._auxiliary_loss(), verdict, before=before)
             losses = self._losses(batch, beta, execution)
             # The forward pass has updated them.
             running = self.posterior.running_statistics()
-            return self._update(losses, verdict, running)
+            return self._update(losses, verdict, running=running)
 
     def pretrain(self) -> None:
         """Trains the helper networks alone, before the first training step."""
         self.posterior.train()
         for _ in range(self.posterior.weights.pretraining_steps):
             verdict = HostVerdict(self.count + 1, may_overflow=self._scales_losses)
-            self._update(self._auxiliary_loss(), verdict)
+            with verdict.undoing(self._before()):
+                self._update(self._auxiliary_loss(), verdict)
+
+    def check_parameters(self) -> None:
+        """Raises if a parameter is not finite.
+
+        Steps prevent updates that would overflow, as far as they can foresee what the optimizer
+        does. ``fit`` therefore calls this once per epoch.
+        """
+        with torch.no_grad():
+            largest = float(nn.utils.get_total_norm(self._parameters, inf))
+        if not isfinite(largest):
+            raise DivergedError("parameter_norm", self.count, largest)
 
     def close(self) -> None:
         """Ends training and undoes what the optimizer changed about the posterior."""
@@ -193,7 +187,7 @@ class TrainingStep:
         # must not be rounded, so they are passed inside a function.
         complete = partial(Batch, targets=batch.targets, weights=batch.weights)
         energy: FreeEnergy = self._objective(
-            batch.inputs, complete, beta=beta, execution=execution, **self._settings
+            batch.inputs, complete, beta=beta, execution=execution, **self.settings
         )
         # The total comes last, so that an error message names the single term that is not finite.
         return {
@@ -204,10 +198,27 @@ class TrainingStep:
         }
 
     def _auxiliary_loss(self) -> Terms:
-        return {"auxiliary": self._objective(None, None, self._settings["num_samples"])}
+        return {"auxiliary": self._objective(None, None, self.settings["num_samples"])}
 
-    def _update(self, losses: Terms, verdict: "Verdict", running: Sequence[Tensor] = ()) -> Terms:
-        """Takes one optimizer step on the last of the losses, unless the verdict prevents it."""
+    def _before(self) -> Before:
+        return Before(self.plain_optimizer, self.device)
+
+    def _update(
+        self,
+        losses: Terms,
+        verdict: Verdict,
+        *,
+        running: Sequence[Tensor] = (),
+        before: Before | None = None,
+    ) -> Terms:
+        """Takes one optimizer step on the last of the losses, unless the verdict prevents it.
+
+        Args:
+            losses: The terms of the objective.
+            verdict: Checks the terms.
+            running: Running statistics of batch norm, to check as well.
+            before: Remembers what this update changes, since a later one may fail.
+        """
         self.optimizer.zero_grad(set_to_none=True)
         loss = next(reversed(losses.values()))
         if self.fabric is None:
@@ -221,11 +232,26 @@ class TrainingStep:
         if running:
             checked[STATISTICS] = nn.utils.get_total_norm(running, inf).to(norm)
         terms["gradient_norm"] = checked["gradient_norm"] = norm
+        checked[UPDATE] = self._update_bound(norm)
         verdict.judge(checked)
-        if self._gradient_clip is not None:
-            clip_(self._parameters, self._gradient_clip, norm)
+        if before is not None:
+            before.keep_trained(self._parameters)
+        if self.gradient_clip is not None:
+            clip_(self._parameters, self.gradient_clip, norm)
         self.optimizer.step()
         return terms
+
+    def _update_bound(self, norm: Tensor) -> Tensor:
+        """Infinite if the update would leave weights that overflow.
+
+        Optimizers move weights by the learning rate times the gradient, or times about one (Adam).
+        The margin is for what else they do, and for the weights' squares in the next step.
+        """
+        rate = sum(group.get("lr", 0.0) for group in self.plain_optimizer.param_groups)
+        if self.gradient_clip is not None:
+            norm = norm.clamp(max=self.gradient_clip)
+        margin = torch.finfo(norm.dtype).max ** 0.25
+        return norm.clamp(min=1.0) * rate * margin
 
 
 class _Objective(nn.Module):
@@ -251,62 +277,6 @@ class _Objective(nn.Module):
         with torch.no_grad():
             samples = self.posterior.sample(num_samples or weights.samples_per_step)
         return weights.cost(samples, self.posterior.prior).auxiliary
-
-
-class Verdict(ABC):
-    """Checks that the terms of a step are finite before they change any parameter."""
-
-    @abstractmethod
-    def judge(self, terms: Terms) -> None:
-        """Checks the terms of an update, and prevents the update if one is not finite."""
-
-    @abstractmethod
-    def undoing(self, statistics: Sequence[Tensor]) -> AbstractContextManager[None]:
-        """Restores the network's buffers after a failed step.
-
-        Batch norm updates its running statistics in the forward pass, before terms are checked.
-        """
-
-
-class HostVerdict(Verdict):
-    """Reads the terms from the device, and raises ``DivergedError`` if one is not finite.
-
-    Args:
-        step: Number of the step, for the error message.
-        may_overflow: Whether an infinite gradient is no error. In half precision a loss scaler
-            tries larger scales until gradients overflow, and skips those updates itself.
-
-    Attributes:
-        numbers: The terms of the last check, without the statistics.
-    """
-
-    def __init__(self, step: int, *, may_overflow: bool = False):
-        self.numbers: dict[str, float] = {}
-        self._step = step
-        self._may_overflow = may_overflow
-
-    def judge(self, terms: Terms) -> None:
-        """Raises for the first term that is not finite."""
-        # All terms are read at once, since every single read makes the host wait for the device.
-        values = torch.stack(list(terms.values())).tolist()
-        numbers = dict(zip(terms, values, strict=True))
-        if self._may_overflow and not isfinite(numbers["gradient_norm"]):
-            numbers["gradient_norm"] = 0.0
-        for name, value in numbers.items():
-            if not isfinite(value):
-                raise DivergedError(name, self._step, value)
-        self.numbers = {name: value for name, value in numbers.items() if name != STATISTICS}
-
-    @contextmanager
-    def undoing(self, statistics: Sequence[Tensor]) -> Generator[None]:
-        """Restores the buffers if the step raises ``DivergedError``."""
-        saved = [value.clone() for value in statistics]
-        try:
-            yield
-        except DivergedError:
-            for value, before in zip(statistics, saved, strict=True):
-                value.copy_(before)
-            raise
 
 
 def scales_losses(fabric: "Fabric") -> bool:

@@ -1,8 +1,7 @@
 """Before training: learns where regression targets lie, or warns if they lie far away."""
 
 import logging
-from collections.abc import Generator, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -12,12 +11,12 @@ from torch import Tensor
 from bbh.batches import as_batch
 from bbh.likelihoods import Likelihood, Regression
 from bbh.standardisation import standardisation_of
-from bbh.training import checkpoints
+from bbh.training.checkpoints import random_state_kept
 
 logger = logging.getLogger("bbh")
-# Outputs begin within a few units of zero. Targets that are, measured against outputs of that size
-# and the noise, ten times as far away will hardly be reached at usual learning rates; and noise of
-# ten times the targets' spread drowns what they say: both are nearly always a matter of units.
+# Outputs are about 1 at first. Targets that are ten times as far from zero as such outputs with
+# their noise will hardly be reached at usual learning rates, and noise of ten times the targets'
+# spread hides them. Both are nearly always a matter of units.
 _FAR = 10.0
 
 
@@ -50,7 +49,7 @@ def prepare_targets(
                 "the likelihood standardise=False."
             )
         return
-    with _random_state_kept(generators):
+    with random_state_kept(generators):
         if likelihood.waits_for_targets:
             known = standardisation_of(_targets(loader))
             # Each process has seen its own share of the data.
@@ -63,15 +62,6 @@ def _targets(loader: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor | None]]:
     for raw in loader:
         batch = as_batch(raw)
         yield batch.targets, batch.weights
-
-
-@contextmanager
-def _random_state_kept(generators: list[torch.Generator]) -> Generator[None]:
-    before = checkpoints.random_state(generators)
-    try:
-        yield
-    finally:
-        checkpoints.restore_random_state(before, generators)
 
 
 def _warn_if_far(likelihood: Regression, targets: Tensor) -> None:

@@ -1,6 +1,5 @@
 """``tune``: chooses prior scale and temperature on validation data, by successive halving."""
 
-import json
 import math
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
@@ -10,13 +9,13 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from bbh.files import atomic_path
+from bbh.files import read_json, write_json
 from bbh.posterior import Posterior
 from bbh.prediction import evaluate
 from bbh.priors import Normal, Prior
 from bbh.training import checkpoints
 from bbh.training.fitting import Checkpoint, fit
-from bbh.training.step import DivergedError
+from bbh.training.verdicts import DivergedError
 
 RECORD = "tuning.json"
 # Arguments of ``fit`` that ``tune`` sets by itself.
@@ -81,6 +80,12 @@ def tune(
     validation NLL goes on for twice as many in all, and so forth (successive halving): the last two
     are trained for ``epochs``. Twelve pairs take four times as long as one training run.
 
+    Where a method chooses its own schedule in ``fit`` (Bayes by Hypernet: how β rises and the
+    learning rate falls), it depends on the number of epochs, which is that of the stage. A setting
+    that goes on has therefore been through the schedules of shorter runs, and the result is not
+    that of one run of ``epochs``. With ``beta`` and ``scheduler`` among the options, all stages
+    follow the same schedule.
+
     >>> import bbh, torch
     >>> x = torch.randn(40, 2)
     >>> data = torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True))
@@ -124,9 +129,8 @@ def tune(
         raise TypeError(f"tune sets {', '.join(taken)} of fit by itself: leave it out.")
     options = {"progress": False, **options}
     generators = checkpoints.loader_generators(train_loader)
-    randomness = checkpoints.random_state(generators)
     place = tempfile.TemporaryDirectory() if folder is None else nullcontext(str(folder))
-    with place as path:
+    with place as path, checkpoints.random_state_kept(generators):
         plan = {"scales": [*scales], "temperatures": [*temperatures], "epochs": epochs}
         record = _Record(Path(path), plan | {"num_samples": num_samples, "seed": seed})
 
@@ -157,22 +161,19 @@ def tune(
                 metrics = {}
             return record.add(Trial(scale, temperature, until, metrics))
 
-        try:
-            settings = list(product(scales, temperatures))
-            stages = max(1, math.ceil(math.log2(len(settings))))
-            ranked: list[Trial] = []
-            for stage in range(stages):
-                until = max(1, epochs >> (stages - 1 - stage))
-                ranked = sorted((tried(*one, until) for one in settings), key=lambda one: one.nll)
-                if stage < stages - 1:
-                    ranked, dropped = ranked[: -(len(ranked) // 2)], ranked[-(len(ranked) // 2) :]
-                    for one in dropped:
-                        record.checkpoint(one.scale, one.temperature).unlink(missing_ok=True)
-                settings = [(one.scale, one.temperature) for one in ranked]
-            # With every setting diverged, this raises the error that was caught before.
-            return Tuned(trained(*settings[0], epochs), ranked[0], record.trials)
-        finally:
-            checkpoints.restore_random_state(randomness, generators)
+        settings = list(product(scales, temperatures))
+        stages = max(1, math.ceil(math.log2(len(settings))))
+        ranked: list[Trial] = []
+        for stage in range(stages):
+            until = max(1, epochs >> (stages - 1 - stage))
+            ranked = sorted((tried(*one, until) for one in settings), key=lambda one: one.nll)
+            if stage < stages - 1:
+                ranked, dropped = ranked[: -(len(ranked) // 2)], ranked[-(len(ranked) // 2) :]
+                for one in dropped:
+                    record.checkpoint(one.scale, one.temperature).unlink(missing_ok=True)
+            settings = [(one.scale, one.temperature) for one in ranked]
+        # With every setting diverged, this raises the error that was caught before.
+        return Tuned(trained(*settings[0], epochs), ranked[0], record.trials)
 
 
 class _Record:
@@ -183,7 +184,7 @@ class _Record:
         self.plan = plan
         self.trials: list[Trial] = []
         if self._path.exists():
-            known = json.loads(self._path.read_text())
+            known = read_json(self._path)
             if known["plan"] != plan:
                 raise ValueError(
                     f"{self._path} is of another call, with {known['plan']}. Choose another "
@@ -192,11 +193,11 @@ class _Record:
             self.trials = [Trial(**one) for one in known["trials"]]
 
     def checkpoint(self, scale: float, temperature: float) -> Path:
-        """Where a setting's training state is kept."""
+        """The file that keeps a setting's training state."""
         return self.folder / f"scale-{scale!r}-temperature-{temperature!r}.checkpoint"
 
     def find(self, scale: float, temperature: float, epochs: int) -> Trial | None:
-        """The trial of this setting after so many epochs, if it has been made."""
+        """The trial of this setting after this many epochs; None if it has not been made."""
         wanted = (scale, temperature, epochs)
         found = (one for one in self.trials if (one.scale, one.temperature, one.epochs) == wanted)
         return next(found, None)
@@ -205,8 +206,7 @@ class _Record:
         """Writes a new trial to the file, and returns it."""
         self.trials.append(trial)
         content = {"plan": self.plan, "trials": [asdict(one) for one in self.trials]}
-        with atomic_path(self._path) as temporary:
-            temporary.write_text(json.dumps(content, indent=1) + "\n")
+        write_json(self._path, content)
         return trial
 
     @property

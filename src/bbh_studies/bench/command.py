@@ -15,19 +15,10 @@ from bbh_studies.bench.estimators import FOLDER, CardSizes, bench_estimators
 from bbh_studies.bench.gpu import Extent, bench_gpu
 from bbh_studies.bench.problems import Sizes
 from bbh_studies.bench.scaling import TINY_AXES
-from bbh_studies.bench.settings import Settings
+from bbh_studies.bench.settings import BENCHMARKS
 
-WHERE = ("cpu", "gpu", "estimators")
 # Where a clone of the repository has its adapters.
 PEERS = Path("benchmarks/peers")
-
-
-# A step on a GPU is short: one turn has many steps, and few turns are enough for a minute.
-_SETTINGS = {
-    "cpu": Settings(),
-    "gpu": Settings(rounds=10, predict_rounds=5, repeats=20, sizes=Sizes(images=1000)),
-    "estimators": Settings(rounds=7, repeats=3),
-}
 
 
 def bench(
@@ -47,9 +38,9 @@ def bench(
         quick: Use tiny sizes, to see whether everything works; the times then mean nothing.
         chosen: Further ``Settings``.
     """
-    if where not in WHERE:
-        raise ValueError(f"bbh bench {where}: choose one of {', '.join(WHERE)}.")
-    settings = replace(_SETTINGS[where], **chosen)
+    if where not in BENCHMARKS:
+        raise ValueError(f"bbh bench {where}: choose one of {', '.join(BENCHMARKS)}.")
+    settings = replace(BENCHMARKS[where], **chosen)
     if rounds is not None:
         settings = replace(settings, rounds=rounds)
     if settings.peers is not None and not settings.peers.is_dir():

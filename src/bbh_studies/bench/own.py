@@ -31,7 +31,7 @@ class OwnMethod(NamedTuple):
     Attributes:
         method: What it competes as.
         make: Makes the posterior.
-        likelihood_samples: How many draws see the batch; None for all.
+        likelihood_samples: How many draws see the batch; None for the method's own number.
     """
 
     method: str
@@ -59,7 +59,7 @@ def _all_methods() -> dict[str, OwnMethod]:
     registered = methods.registered()
     names = {name: _SHORT_NAMES.get(name, name) for name in (*_SHORT_NAMES, *registered)}
     plain = {short: OwnMethod(short, _of(registered[name])) for name, short in names.items()}
-    # The paper lets one of five draws see the batch; by default all do.
+    # In the paper one draw of a step sees the batch; by default five of ten do.
     return plain | {
         "bbh-one-draw": OwnMethod("bbh", _HYPERNET, likelihood_samples=1),
         "bbh-single": OwnMethod("bbh", _SINGLE),
@@ -129,7 +129,7 @@ def problem_steps(
         cuda_graph: Record a step and replay it, on a CUDA device.
         factored: Update output layers from factors of their gradient.
         moments: Precision of the optimizer's moments of those layers.
-        likelihood_samples: Draws that see the batch; None for all.
+        likelihood_samples: Draws that see the batch; None for the method's own number.
     """
     fabric = Fabric(accelerator=problem.device.type, devices=1)
     posterior.to(problem.device)

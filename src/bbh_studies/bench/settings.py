@@ -41,3 +41,12 @@ class Settings:
         for name in ("out", "peers", "only"):
             del kept[name]
         return kept | {"device": device.type, "threads": torch.get_num_threads()}
+
+
+# The benchmarks by the names that the command line gives them. A step on a GPU is short: one turn
+# has many steps, and few turns are enough for a minute.
+BENCHMARKS = {
+    "cpu": Settings(),
+    "gpu": Settings(rounds=10, predict_rounds=5, repeats=20, sizes=Sizes(images=1000)),
+    "estimators": Settings(rounds=7, repeats=3),
+}

@@ -1,22 +1,22 @@
 """Digits of 8×8 pixels: small and quick, for the demonstration."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch import nn
 
 from bbh_studies.datasets import ImageData, load_digits
-from bbh_studies.datasets.digits import NUM_TRAIN
+from bbh_studies.datasets.digits import NUM_TRAIN, NUM_VALIDATION
 from bbh_studies.problems.images.problem import ImageProblem
 from bbh_studies.problems.study import Study
 from bbh_studies.settings.config import Config
+from bbh_studies.settings.hypernets import DEFAULT_HYPERNET, Mixture
 from bbh_studies.settings.method import Method
 from bbh_studies.settings.methods import (
     BayesByBackprop,
     DeepEnsemble,
     Dropout,
     Flows,
-    Hypernet,
     MaximumAPosteriori,
 )
 from bbh_studies.settings.optimisation import Optimisation
@@ -42,6 +42,7 @@ class Digits(ImageProblem):
     """scikit-learn's digits, with drawn letters as outliers."""
 
     num_train = NUM_TRAIN
+    num_validation = NUM_VALIDATION
 
     def make_network(self, dropout: float | None = None) -> nn.Module:
         """The small network; it has no place for dropout layers."""
@@ -58,15 +59,8 @@ _METHODS: tuple[Method, ...] = (
     BayesByBackprop(),
     Dropout(),
     Flows(),
-    Hypernet(
-        num_samples=10,
-        likelihood_samples=5,
-        divergence="entropy",
-        neighbours=0,
-        hidden=(16, 32, 64),
-        noise_dim=4,
-        noise_shared=True,
-    ),
+    DEFAULT_HYPERNET,
+    Mixture.of(replace(DEFAULT_HYPERNET, likelihood_samples=1)),
 )
 _TRAINING = Optimisation(epochs=40, batch_size=64, anneal_start=2, anneal_end=20)
 STUDIES = (

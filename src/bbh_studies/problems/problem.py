@@ -36,6 +36,11 @@ class Problem(ABC):
         """The seeds of a command that names none."""
         return (0,)
 
+    @property
+    def knows_reference(self) -> bool:
+        """Whether a study's reference is known for these settings."""
+        return True
+
     @abstractmethod
     def make_network(self, dropout: float | None = None) -> nn.Module:
         """A freshly initialised network, with dropout layers of that rate if it has a place."""

@@ -14,6 +14,7 @@ from bbh_studies.record import FILE_NAME, Record, RecordError, read_arrays
 from bbh_studies.settings.config import differences
 from bbh_studies.settings.methods import METHODS
 from bbh_studies.settings.words import ConfigError
+from bbh_studies.statistic import Statistic
 from bbh_studies.studies import STUDIES, find_study, row_title, row_titles, study_title
 
 # Settings that change what is to be learnt or measured.
@@ -30,7 +31,7 @@ class Entry:
     @cached_property
     def arrays(self) -> dict[str, np.ndarray]:
         """The arrays for figures; empty if there are none."""
-        return {} if self.path is None else read_arrays(self.path.parent)
+        return {} if self.path is None else read_arrays(self.path.parent, self.record.arrays)
 
 
 @dataclass(frozen=True, eq=False)  # a key of dictionaries: hashed by identity, not by its records
@@ -41,7 +42,7 @@ class Runs:
         variant: Name of the row in its study.
         settings: Differences from the preset, as ``key=value``.
         own: The ones among these settings that not all rows of the table share.
-        entries: One per seed.
+        entries: One per seed; a single one of a reference, which is one sample whatever the seed.
         alone: Whether no other row of the table has this name.
     """
 
@@ -69,13 +70,17 @@ class Runs:
     @property
     def is_reference(self) -> bool:
         """Whether other rows are measured against this one; it is never ranked or called best."""
-        method = METHODS.get(self.first.record.method)
-        return method is not None and not method.is_trained
+        return _is_reference(self.first.record)
 
     @property
     def records(self) -> list[Record]:
         """The records of all seeds, without their folders."""
         return [entry.record for entry in self.entries]
+
+    def statistic(self, metric: str) -> Statistic | None:
+        """Mean and spread of a metric over the seeds that have it; None if none has."""
+        values = [one.metrics[metric] for one in self.records if metric in one.metrics]
+        return Statistic.of(values) if values else None
 
     @property
     def first(self) -> Entry:
@@ -151,6 +156,16 @@ def group(entries: Sequence[Entry]) -> list[Group]:
     ]
 
 
+def group_of(
+    records: Sequence[Record], study: str, preset: str, problem: tuple[str, ...]
+) -> Group | None:
+    """The rows of one study and preset on one problem; None if no record belongs to them."""
+    # The problem last: it takes long to tell, compared with the rest.
+    of_study = [one for one in records if (one.study, one.preset) == (study, preset)]
+    chosen = [Entry(one) for one in of_study if problem_of(one) == problem]
+    return group(chosen)[0] if chosen else None
+
+
 def problem_of(record: Record) -> tuple[str, ...]:
     """Changed settings of what is learnt or measured: runs that differ in them do not compare."""
     return tuple(s for s in changed_settings(record) if s.partition("=")[0] in _PROBLEM)
@@ -207,12 +222,23 @@ def _group(key: tuple[str, str, tuple[str, ...]], entries: Sequence[Entry]) -> G
             row[0],
             settings[row],
             tuple(one for one in settings[row] if one not in shared),
-            tuple(found[row][seed] for seed in sorted(found[row])),
+            _counted(found[row]),
             alone=[name for name, _ in keys].count(row[0]) == 1,
         )
         for row in keys
     )
     return Group(study, preset, problem, shared, rows)
+
+
+def _counted(by_seed: dict[int, Entry]) -> tuple[Entry, ...]:
+    """The entries that count as seeds of a row."""
+    entries = tuple(by_seed[seed] for seed in sorted(by_seed))
+    return entries[:1] if _is_reference(entries[0].record) else entries
+
+
+def _is_reference(record: Record) -> bool:
+    method = METHODS.get(record.method)
+    return method is not None and not method.is_trained
 
 
 def _checked(path: Path) -> Record:

@@ -31,6 +31,7 @@ _METHODS = {
     "dropout": ("#56B4E9", "D"),
     "mnf": ("#CC79A7", "v"),
     "bbh": ("#0072B2", "*"),
+    "mixture": ("#B8A900", "X"),
     "nuts": ("#D55E00", "P"),
 }
 # Figures are drawn at the width of a phone, so that text keeps its size there.

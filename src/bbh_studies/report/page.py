@@ -12,10 +12,11 @@ from bbh.version import __version__
 from bbh_studies.columns import METRICS, ordered
 from bbh_studies.record import Record
 from bbh_studies.report import robustness, summary
-from bbh_studies.report.collect import Entry, Group, collect, group, problem_of
+from bbh_studies.report.collect import Entry, Group, collect, group, group_of
 from bbh_studies.report.published import Published, published
 from bbh_studies.report.reproduce import Origin, origins
 from bbh_studies.report.tables import Mark, Table, build_table
+from bbh_studies.statistic import LEVEL
 
 _EXTRA = "reports need more packages: pip install 'bayes-by-hypernet[studies]'"
 PAPER = "https://arxiv.org/abs/1711.01297"
@@ -92,17 +93,17 @@ def markdown_table(records: Sequence[Record], study: str, preset: str, *problem:
         preset: Name of the preset.
         problem: Settings that change what is learnt or measured, such as ``noise_scale=3``.
     """
-    wanted = (study, preset, problem)
-    chosen = [Entry(one) for one in records if (one.study, one.preset, problem_of(one)) == wanted]
-    if not chosen:
+    rows = group_of(records, study, preset, problem)
+    if rows is None:
         return ""
-    rows = group(chosen)[0]
     template = _environment().get_template("table.md.j2").module
-    text: Any = template.table(_section(rows).table)  # pyright: ignore[reportAttributeAccessIssue]
+    section = _section(rows)
+    text: Any = template.table(section.table)  # pyright: ignore[reportAttributeAccessIssue]
     # Settings that the marker of the table names need not be repeated below it.
     changed = [_markdown_text(one) for one in rows.shared if one not in problem]
     note = f" In all rows {', '.join(changed)}." if changed else ""
-    return str(text).strip() + f"{note}\n"
+    noise = summary.search_noise(rows, section.table)
+    return str(text).strip() + f"{note}{' ' if noise else ''}{noise}\n"
 
 
 def findings(records: Sequence[Record]) -> list[str]:
@@ -150,6 +151,7 @@ def _context(sections: Sequence[Section]) -> dict[str, Any]:
         "sections": sections,
         "metrics": [METRICS[name] for name in ordered(used & METRICS.keys(), METRICS)],
         "marks": list(Mark),
+        "level": LEVEL,
         "num_records": sum(len(section.group.records) for section in sections),
         "version": __version__,
         "paper": PAPER,

@@ -1,13 +1,17 @@
 """Sentences about a study, each made from its records and no stronger than they are."""
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
+from statistics import NormalDist
 
 from bbh_studies.columns import METRICS
 from bbh_studies.metric import Metric
+from bbh_studies.problems.images.problem import ImageProblem
 from bbh_studies.report.collect import Group, Runs
 from bbh_studies.report.reproduce import hardware_words, known_data
 from bbh_studies.report.tables import Cell, Mark, Table
+from bbh_studies.studies import STUDIES
 
 # Metric → what its best row is said to have.
 _CLAIMS = {
@@ -17,6 +21,8 @@ _CLAIMS = {
     "outlier_entropy_auc": "most entropy on outliers (lowest entropy AUC there)",
     "rmse": "lowest distance of the mean from the true curve (RMSE)",
     "distance_to_nuts": "predictions closest to the reference chain (NUTS)",
+    "hmc_agreement": "most labels equal to those of Hamiltonian Monte Carlo (agreement)",
+    "hmc_total_variation": "probabilities closest to HMC's (total variation)",
 }
 _OURS = "bbh"
 
@@ -68,7 +74,9 @@ def provenance(group: Group) -> str:
 def caveats(group: Group, table: Table) -> list[str]:
     """Sentences about what limits the meaning of the numbers."""
     records = group.records
-    seeds = [len(runs.entries) for runs in group.rows]
+    # A reference is the same whatever the seed.
+    ranked = [runs for runs in group.rows if not runs.is_reference] or group.rows
+    seeds = [len(runs.entries) for runs in ranked]
     machines = {hardware_words(record.hardware) for record in records}
     dirty = sum(record.dirty for record in records)
     own = [runs.full_title for runs in group.rows if runs.own]
@@ -87,14 +95,20 @@ def caveats(group: Group, table: Table) -> list[str]:
         found.append(f"Rows that differ from the preset: {'; '.join(own)}.")
     if len(fingerprints) > 1:
         found.append("Runs used different data (see their fingerprints): rows are not comparable.")
-    for whose in sorted({one.data["pixels"] for one in records if "pixels" in one.data}):
+    for whose in sorted({one.data.get("pixels", "") for one in records} - {""}):
         found.append(f"Pixels are {whose}, so that errors may differ from those on the original.")
+    for whose in sorted(
+        {one.data["HMC's pixels"] for one in records if "HMC's pixels" in one.data}
+    ):
+        found.append(f"HMC saw {whose} pixels: a part of every distance from it is theirs.")
     if attacked := [one.config.get("attack_images", 0) for one in records if one.curves]:
         number = min(attacked)
         found.append(
             f"{number:,} images are attacked, the same for all rows: other images would change an "
             f"accuracy by up to {50 / math.sqrt(number):.1f} points (one standard error)."
         )
+    if noise := search_noise(group, table):
+        found.append(noise)
     if dirty:
         found.append(
             f"{dirty} of {len(records)} runs came from a tree with uncommitted changes, so their "
@@ -108,6 +122,35 @@ def caveats(group: Group, table: Table) -> list[str]:
     return found
 
 
+def search_noise(group: Group, table: Table) -> str:
+    """How far chance alone moves the errors of settings that were tried on validation images.
+
+    An error of p on n images has the standard error √(p(1 − p)/n), because other images might have
+    been set aside. Whoever takes the lowest of k such numbers takes luck with it: about
+    Φ⁻¹((k − 0.375)/(k + 0.25)) standard errors, Blom (1958), if all have the same true error and
+    err independently.
+    """
+    problem = STUDIES[group.study].problem if group.study in STUDIES else None
+    errors = [cell.statistic.mean / 100 for cell in _ranked(table, "error").values()]
+    if "split=validation" not in group.problem or not isinstance(problem, ImageProblem):
+        return ""
+    if not errors or not 0 < (middle := statistics.median(errors)) < 1:
+        return ""
+    images, number = problem.num_validation, len(errors)
+    error = 100 * math.sqrt(middle * (1 - middle) / images)
+    text = (
+        f"Noise of the search: an error of {100 * middle:.2f} % on {images:,} images has a "
+        f"standard error of {error:.2f} points, and that of the seed comes on top."
+    )
+    if number == 1:
+        return text
+    luck = NormalDist().inv_cdf((number - 0.375) / (number + 0.25)) * error
+    return (
+        f"{text} Of {number} rows with equal true errors the lowest would be {luck:.2f} points too "
+        "low by luck, or less as far as rows err on the same images."
+    )
+
+
 def _finding(table: Table, name: str) -> str:
     cells = _ranked(table, name)
     best = {runs: cell for runs, cell in cells.items() if cell.best}
@@ -117,8 +160,9 @@ def _finding(table: Table, name: str) -> str:
     top, _ = _first(best, column)
     unit = f" {column.unit}" if column.unit else ""
     tied = [runs.full_title for runs in best if runs != top]
-    noise = "noise of the seeds" if cells[top].statistic.std is not None else "rounding"
-    others = f"; not told apart within {noise}: {_list(tied)}" if tied else ""
+    others = f"; not told apart from it: {_list(tied)}" if tied else ""
+    untested = all(cell.statistic.std is None for cell in cells.values())
+    others += " (one seed each, not tested)" * untested
     text = f"{top.full_title} has the {_CLAIMS[name]}: {cells[top].text}{unit}{others}."
     inside = table.column("entropy_auc").get(top)
     # Entropy on outliers is no merit of a method that is as unsure about test images.

@@ -10,12 +10,9 @@ from bbh_studies.columns import METRICS, metric_named, ordered
 from bbh_studies.metric import Metric
 from bbh_studies.report.collect import Group, Runs
 from bbh_studies.report.published import Published
-from bbh_studies.statistic import Statistic
+from bbh_studies.statistic import LEVEL, Statistic, told_apart
 
-# Two standard deviations: about one run in twenty lies further out by chance.
-_NOISE_WIDTH = 2.0
 _TIMES = ("seconds", "steps_per_second", "attack_seconds")
-_ROUNDING = 1e-9  # rounding error of binary numbers, for values of order one
 
 
 class Mark(Enum):
@@ -46,7 +43,7 @@ class Cell:
         statistic: The mean and deviation that the text shows.
         paper: The published value as printed; empty if there is none.
         mark: How our value compares with the published one.
-        best: Whether it is the best of its column, or tied with the best within noise.
+        best: Whether it is the best of its column, or not told apart from the best.
     """
 
     text: str
@@ -77,6 +74,23 @@ class Table:
         found = {cell.mark for row in self.rows for cell in row.cells if cell and cell.mark}
         return [mark for mark in Mark if mark in found]
 
+    @property
+    def legend(self) -> str:
+        """What bold numbers and marks mean, in sentences."""
+        seeds = {len(row.runs.entries) > 1 for row in self.rows if not row.runs.is_reference}
+        tested = f"or not told apart from it by Welch's t-test (p ≥ {LEVEL:g})"
+        words = [f"Bold: best of its column, {tested}." if True in seeds else ""]
+        if seeds == {False}:
+            words = ["Bold: best number of its column; with one seed each there is no test."]
+        elif False in seeds:
+            words.append("A row with one seed is taken to vary as the row beside it does.")
+        if self.marks:
+            marks = ", ".join(f"{mark.symbol} {mark.words}" for mark in self.marks)
+            test = f" (not told from our runs by a t-test, p ≥ {LEVEL:g})"
+            test = test if Mark.NOISE in self.marks else ""
+            words.append(f"In brackets the paper's value, of a single run: {marks}{test}.")
+        return " ".join(words)
+
     def column(self, name: str) -> dict[Runs, Cell]:
         """Cells of one metric by row; empty if the table has no such column."""
         places = [i for i, one in enumerate(self.columns) if one.name == name]
@@ -104,22 +118,23 @@ def build_table(group: Group, paper: Published, *, main: bool) -> Table:
 def compare(ours: Statistic, theirs: Decimal, column: Metric) -> Mark | None:
     """Whether ours is better, worse or neither; None if a comparison means nothing.
 
-    The published value is of a single run. By chance it may differ from our mean by the spread
-    between runs (twice their standard deviation) and by half a unit of its last printed digit.
-    Without a spread of our own there is no verdict.
+    The published value is of a single run and rounded. A t-test tells whether it could be one of
+    our runs, within half a unit of its last printed digit. Without a spread of our own there is no
+    verdict.
     """
     if not column.comparable or column.better == "none" or not math.isfinite(ours.mean):
         return None
-    if ours.std is None:
+    published = Statistic(float(theirs), None, 1)
+    apart = told_apart(ours, published, slack=_half_digit(theirs))
+    if apart is None:
         return Mark.ONE_SEED
-    difference = ours.mean - float(theirs)
-    if abs(difference) <= _NOISE_WIDTH * ours.std + _half_digit(theirs) + _ROUNDING:
+    if not apart:
         return Mark.NOISE
-    return Mark.BETTER if (difference < 0) == (column.better == "low") else Mark.WORSE
+    return Mark.BETTER if (ours.mean < published.mean) == (column.better == "low") else Mark.WORSE
 
 
 def _column(column: Metric, group: Group, paper: Published) -> list[Cell | None]:
-    found = [_statistic(runs, column.name) for runs in group.rows]
+    found = [runs.statistic(column.name) for runs in group.rows]
     best = _best(
         [None if row.is_reference else one for row, one in zip(group.rows, found, strict=True)],
         column,
@@ -149,31 +164,23 @@ def _shared(group: Group) -> bool:
     return any(record.hardware.get("gpu_shared") for record in group.records)
 
 
-def _statistic(runs: Runs, name: str) -> Statistic | None:
-    values = [record.metrics[name] for record in runs.records if name in record.metrics]
-    return Statistic.of(values) if values else None
-
-
 def _best(found: Sequence[Statistic | None], column: Metric) -> set[int]:
-    """Indices of the best mean and of those that only noise may have put behind it."""
+    """Indices of the best mean and of those that are not told apart from it."""
     means = {i: one for i, one in enumerate(found) if one and math.isfinite(one.mean)}
     if column.better == "none" or len(means) < 2:
         return set()
     choose = min if column.better == "low" else max
     top = choose(means.values(), key=lambda one: one.mean)
-    return {i for i, one in means.items() if tied(one, top, column)}
+    return {i for i, one in means.items() if one is top or tied(one, top, column)}
 
 
 def tied(one: Statistic, other: Statistic, column: Metric) -> bool:
-    """Whether two means differ by no more than two standard errors of their difference.
+    """Whether two means are not told apart.
 
-    If one of them has a single seed, nothing is known about its noise, and only numbers that look
-    the same in the table are tied.
+    With a single seed each there is no test, and numbers that look the same in the table are tied.
     """
-    if one.error_of_mean is None or other.error_of_mean is None:
-        return column.format(one.mean) == column.format(other.mean)
-    width = _NOISE_WIDTH * math.hypot(one.error_of_mean, other.error_of_mean)
-    return abs(one.mean - other.mean) <= width + _ROUNDING
+    apart = told_apart(one, other)
+    return column.format(one.mean) == column.format(other.mean) if apart is None else not apart
 
 
 def _half_digit(value: Decimal) -> float:

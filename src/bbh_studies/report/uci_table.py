@@ -11,9 +11,9 @@ from bbh_studies.record import Record
 from bbh_studies.report.collect import Entry, Group, group, problem_of
 from bbh_studies.report.pipe_table import pipe_table
 from bbh_studies.report.tables import tied
-from bbh_studies.statistic import Statistic
+from bbh_studies.statistic import LEVEL, Statistic
 
-_STUDY = "uci"
+UCI = "uci"
 # Metric → how its table is introduced. The first one ranks the methods.
 _TABLES = {
     "nll": "Negative log likelihood of the test part, in nats, on the targets' own scale",
@@ -21,7 +21,7 @@ _TABLES = {
     "crps": "Continuous ranked probability score, in the targets' units",
     "coverage_95": "Share of test targets within the central 95 % of their prediction",
 }
-_CONSTANT = "Constant predictor"
+CONSTANT = "Constant predictor"
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class SetResults:
         constant = f"constant_{metric.removeprefix('test_')}"
         first = next(iter(self.records.values()))
         if constant in first[0].metrics:
-            found[_CONSTANT] = Statistic.of([one.metrics[constant] for one in first])
+            found[CONSTANT] = Statistic.of([one.metrics[constant] for one in first])
         return found
 
 
@@ -59,27 +59,40 @@ def uci_table(records: Sequence[Record], preset: str, *problem: str) -> str:
         preset: Name of the preset.
         problem: Further settings of the problem, such as ``split=validation``.
     """
-    entries = [Entry(one) for one in records if (one.study, one.preset) == (_STUDY, preset)]
-    chosen = [one for one in entries if problem_of(one.record)[1:] == problem]
-    if not chosen:
+    sets, known = set_results(records, preset, *problem), published_uci()
+    if not sets:
         return ""
-    sets = [_results(one) for one in group(chosen)]
-    # In the order in which publications list them.
-    known: Mapping[str, Any] = json.loads(
-        Path(__file__).with_name("published_uci.json").read_text(encoding="utf-8")
-    )
-    sets.sort(key=lambda one: known["sets"].index(one.name))
     texts = [
         f"{words}:\n\n" + _one_table(metric, sets, {} if problem else known)
         for metric, words in _TABLES.items()
     ]
     splits = ", ".join(f"{one.name} {len(one.splits)}" for one in sets)
     note = (
-        "Mean ± standard error over splits. Bold: best of ours, or within two standard errors of "
-        "it. Mean rank: of the mean NLL among our methods, averaged over sets; 1 is best. "
-        f"Splits: {splits}.\n"
+        "Mean ± standard error over splits. Bold: best of ours, or not told apart from it by "
+        f"Welch's t-test (p ≥ {LEVEL:g}), which does not use that methods have the same splits; "
+        "with one split there is no test. Mean rank: of the mean NLL among our methods, averaged "
+        f"over sets; 1 is best. Splits: {splits}.\n"
     )
     return "\n".join([*texts, note])
+
+
+def set_results(records: Sequence[Record], preset: str, *problem: str) -> list[SetResults]:
+    """The results on every set, in the order in which publications list the sets.
+
+    Args:
+        records: All records; those of other studies, presets and problems are left out.
+        preset: Name of the preset.
+        problem: Further settings of the problem.
+    """
+    entries = [Entry(one) for one in records if (one.study, one.preset) == (UCI, preset)]
+    chosen = [one for one in entries if problem_of(one.record)[1:] == problem]
+    order: list[str] = published_uci()["sets"]
+    return sorted(map(_results, group(chosen)), key=lambda one: order.index(one.name))
+
+
+def published_uci() -> Mapping[str, Any]:
+    """Published numbers: the names of the sets, and rows with a list of numbers per metric."""
+    return json.loads(Path(__file__).with_name("published_uci.json").read_text(encoding="utf-8"))
 
 
 def mean_ranks(sets: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -89,8 +102,8 @@ def mean_ranks(sets: Sequence[Mapping[str, float]]) -> dict[str, float]:
     {'a': 2.0, 'b': 1.75, 'c': 2.25}
 
     Args:
-        sets: Of each set, the mean of a metric that should be low for every method. Methods that
-            lack a set are not ranked.
+        sets: For each set, every method's mean of a metric that should be low. Methods that lack a
+            set are not ranked.
     """
     complete = [name for name in sets[0] if all(name in one for one in sets)]
     return {
@@ -122,10 +135,10 @@ def _one_table(metric: str, sets: Sequence[SetResults], known: Mapping[str, Any]
     columns = [one.statistics(metric) for one in sets]
     titles = list(dict.fromkeys(title for column in columns for title in column))
     # The constant predictor comes after all methods.
-    titles.sort(key=lambda title: title == _CONSTANT)
+    titles.sort(key=lambda title: title == CONSTANT)
     ranks: dict[str, float] = {}
     if metric == next(iter(_TABLES)):
-        ours = [{k: v.mean for k, v in one.items() if k != _CONSTANT} for one in columns]
+        ours = [{k: v.mean for k, v in one.items() if k != CONSTANT} for one in columns]
         ranks = mean_ranks(ours)
     cells = [_column(metric, column) for column in columns]
     rows = [
@@ -145,7 +158,7 @@ def _one_table(metric: str, sets: Sequence[SetResults], known: Mapping[str, Any]
 
 
 def _column(metric: str, column: Mapping[str, Statistic]) -> dict[str, str]:
-    ours = {title: one for title, one in column.items() if title != _CONSTANT}
+    ours = {title: one for title, one in column.items() if title != CONSTANT}
     best = None
     if METRICS[metric].better == "low":
         best = min(ours.values(), key=lambda one: one.mean)

@@ -1,7 +1,9 @@
 """Executes runs one after the other; one that fails does not stop the others."""
 
+import logging
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,11 +11,16 @@ import torch
 from rich.console import Console
 
 from bbh_studies.record import FILE_NAME, Record
+from bbh_studies.run.lock import FolderLock
 from bbh_studies.run.plan import check_before
 from bbh_studies.run.run import Run
 from bbh_studies.terminal.live import StudyProgress
 from bbh_studies.terminal.tables import headline
 from bbh_studies.terminal.time_left import duration
+
+logger = logging.getLogger("bbh")
+# Errors that are about a run: its numbers, its files, its memory. Others are mistakes in a program.
+_EXPECTED = (ArithmeticError, MemoryError, torch.OutOfMemoryError, OSError, ValueError)
 
 
 @dataclass(frozen=True)
@@ -40,11 +47,17 @@ def execute(
     resume: bool = False,
     console: Console,
 ) -> Outcome:
-    """Executes all runs; one that diverges or runs out of memory does not stop the others."""
+    """Executes all runs; one that fails, for whatever reason, does not stop the others.
+
+    Nobody else can write to the folders of these runs meanwhile.
+    """
     check_before(runs, device, resume)
-    train = runs[0].study.runner(data)
     outcome = Outcome([], [])
-    with StudyProgress(runs, console) as progress:
+    with ExitStack() as locks:
+        for run in runs:
+            locks.enter_context(FolderLock(run.folder))
+        train = runs[0].study.runner(data)
+        progress = locks.enter_context(StudyProgress(runs, console))
         for run in runs:
             progress.begin()
             started = time.monotonic()
@@ -60,8 +73,10 @@ def execute(
                     if finished
                     else train(run, device=device, resume=resume, progress=progress)
                 )
-            except (FloatingPointError, MemoryError, torch.OutOfMemoryError) as error:
-                reason = str(error).split(". ")[0]
+            except Exception as error:
+                reason = str(error).split(". ")[0] or type(error).__name__
+                if not isinstance(error, _EXPECTED):
+                    logger.exception("%s", run.title)
                 outcome.failures.append(Failure(run, reason))
                 progress.end(f"failed, {reason}", trained=False)
                 continue

@@ -11,8 +11,6 @@ from bbh_studies.run.run import Run
 from bbh_studies.settings.config import differences
 
 logger = logging.getLogger("bbh")
-# Settings that only matter after training: the posterior does not depend on them.
-_AFTER_TRAINING = ("prediction_samples",)
 
 
 class Kept(NamedTuple):
@@ -35,16 +33,11 @@ def kept_folder(run: Run) -> Path | None:
     if not all((folder / name).exists() for name in (POSTERIOR_NAME, FILE_NAME)):
         return None
     then = study.restored(Record.read(folder / FILE_NAME).config)
-    for name, (before, now) in differences(then.flat, run.config.flat).items():
-        if name not in _AFTER_TRAINING:
-            logger.warning(
-                "%s keeps a posterior with %s=%s, not %s: one is trained.",
-                folder,
-                name,
-                before,
-                now,
-            )
-            return None
+    for name, (before, now) in differences(then.trained_with, run.config.trained_with).items():
+        logger.warning(
+            "%s keeps a posterior with %s=%s, not %s: one is trained.", folder, name, before, now
+        )
+        return None
     return folder
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from bbh_studies.problems.study import Rows, Study
-from bbh_studies.record import FILE_NAME, Record
+from bbh_studies.record import FILE_NAME, Record, RecordError
 from bbh_studies.run.leftovers import INSPECTION_NAME, POSTERIOR_NAME
 from bbh_studies.run.run import Run
 from bbh_studies.settings.config import Config, differences
@@ -36,7 +36,8 @@ def plan(
         study: Name of the study.
         variants: Rows of its table; empty for all.
         preset: Preset from which settings start; None takes the study's first.
-        seeds: Every row gets one run for each seed; None takes the seeds of the problem.
+        seeds: Every row gets one run for each seed; None takes the seeds of the problem. A row that
+            is not trained, such as NUTS, has a run for the first of them only.
         epochs: Passes over the data; annealing keeps its share of them.
         settings: ``key=value``, applied last, to the rows that have such a setting.
         out: Folder below which every run gets a folder of its own.
@@ -52,13 +53,19 @@ def plan(
     starts = [(*row, words) for words in _of_parts(chosen, settings) for row in rows.items()]
     for variant, start, words in starts:
         config = _configured(start, epochs, words)
+        if not config.method.is_trained and not config.problem.knows_reference:
+            if variants:
+                raise ConfigError(f"{variant}: it is not known for {', '.join(words)}.")
+            continue
         if keep_posterior and config.method.unstorable:
             raise ConfigError(
                 f"--keep-posterior: {variant} of preset {preset} has {config.method.unstorable}, "
                 "which no file can describe. Use --inspect, or leave that row out."
             )
         part = [word.partition("=")[2] for word in chosen.part_of(config.flat)]
-        for seed in dict.fromkeys(config.problem.default_seeds if seeds is None else seeds):
+        its_seeds = list(dict.fromkeys(config.problem.default_seeds if seeds is None else seeds))
+        # A reference is one stored sample: with other seeds it would be the same once more.
+        for seed in its_seeds if config.method.is_trained else its_seeds[:1]:
             folder = (out / study / preset).joinpath(*part, f"{variant}-{seed}")
             runs.append(Run(chosen, variant, preset, seed, config, folder, keep_posterior, inspect))
     return runs
@@ -78,6 +85,8 @@ def check_before(runs: Sequence[Run], device: str, resume: bool) -> None:
             if (run.folder / FILE_NAME).exists():
                 _check_same_settings(run)
                 _check_nothing_missing(run)
+            elif run.checkpoint.exists():
+                _check_same_training(run)
 
 
 def _of_parts(study: Study, settings: Sequence[str]) -> list[list[str]]:
@@ -130,11 +139,32 @@ def _owners(name: str) -> list[str]:
 def _check_same_settings(run: Run) -> None:
     """Raises if a finished run had other settings than those that are asked for."""
     path = run.folder / FILE_NAME
-    then = run.study.restored(Record.read(path).config)
+    try:
+        then = run.study.restored(Record.read(path).config)
+    except RecordError:
+        return  # a damaged record is a failure of its own run only
     for name, (before, now) in differences(then.flat, run.config.flat).items():
         raise ConfigError(
             f"{path} is of a run with {name}={before}, not {now}. Choose another --out, or leave "
             "out --resume to replace it."
+        )
+
+
+def _check_same_training(run: Run) -> None:
+    """Raises if an interrupted run had other settings than those that are asked for."""
+    # Imported only here: training imports Lightning Fabric, which takes seconds.
+    from bbh.training.checkpoints import CheckpointError, read_settings
+    from bbh.training.settings import differences as what_differs
+
+    try:
+        made_with = read_settings(run.checkpoint)
+    except CheckpointError:
+        return  # likewise
+    now = {f"settings.{name}": value for name, value in run.config.trained_with.items()}
+    for difference in what_differs(made_with, now):
+        raise ConfigError(
+            f"{run.checkpoint} is of a run with {difference}. Choose another --out, or leave out "
+            "--resume to start anew."
         )
 
 

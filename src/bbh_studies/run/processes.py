@@ -3,14 +3,18 @@
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack
+from typing import Any
 
 from rich.console import Console
 
 from bbh_studies.record import FILE_NAME, Record
 from bbh_studies.run.execute import Failure, Outcome
+from bbh_studies.run.lock import FolderLock
 from bbh_studies.run.run import Run
 from bbh_studies.terminal.tables import headline
 from bbh_studies.terminal.time_left import duration
@@ -36,8 +40,12 @@ def execute_in_processes(
     """
     ended: dict[Run, Record | Failure] = {}
     begun = time.monotonic()
-    with ThreadPoolExecutor(jobs) as pool:
-        waiting = {pool.submit(_run, run, command(run), jobs): run for run in runs}
+    children = Children()
+    with ExitStack() as locks, ThreadPoolExecutor(jobs) as pool:
+        held = {run: locks.enter_context(FolderLock(run.folder)) for run in runs}
+        waiting = {
+            pool.submit(_run, run, command(run), jobs, held[run], children): run for run in runs
+        }
         try:
             for future in as_completed(waiting):
                 run = waiting[future]
@@ -50,8 +58,8 @@ def execute_in_processes(
                     soft_wrap=True,
                 )
         except KeyboardInterrupt:
-            # The running processes were interrupted as well; the waiting ones must not start.
-            pool.shutdown(cancel_futures=True)
+            pool.shutdown(wait=False, cancel_futures=True)
+            children.stop()
             raise
     results = [ended[run] for run in runs]
     return Outcome(
@@ -60,21 +68,68 @@ def execute_in_processes(
     )
 
 
-def _run(run: Run, arguments: Sequence[str], jobs: int) -> Record | Failure:
+class Children:
+    """The processes that are running, which the user may want to stop."""
+
+    def __init__(self):
+        self._running: set[subprocess.Popen[Any]] = set()
+        self._stopped = False
+        self._changing = threading.Lock()
+
+    def run(self, arguments: Sequence[str], **options: Any) -> int:
+        """Runs a process to its end, and returns its exit code."""
+        with self._changing:
+            if self._stopped:
+                return 1
+            # In a process group of its own: Ctrl-C reaches only the parent, which passes it on.
+            # It would otherwise arrive twice, and the second signal stops at once.
+            group = 0 if os.name == "posix" else None
+            process = subprocess.Popen(arguments, process_group=group, **options)
+            self._running.add(process)
+        try:
+            return process.wait()
+        finally:
+            with self._changing:
+                self._running.discard(process)
+
+    def stop(self) -> None:
+        """Lets every process finish its epoch and write a checkpoint; a second Ctrl-C does not."""
+        with self._changing:
+            self._stopped = True
+            running = list(self._running)
+        try:
+            _terminate(running)
+        except KeyboardInterrupt:
+            _terminate(running)
+
+
+def _terminate(processes: Sequence[subprocess.Popen[Any]]) -> None:
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        process.wait()
+
+
+def _run(
+    run: Run, arguments: Sequence[str], jobs: int, lock: FolderLock, children: Children
+) -> Record | Failure:
     log = run.folder / LOG_NAME
-    log.parent.mkdir(parents=True, exist_ok=True)
     # Each process gets its share of the cores; otherwise they would slow one another down.
     threads = str(max(1, (os.cpu_count() or 1) // jobs))
-    with log.open("w") as file:
-        code = subprocess.run(
-            [sys.executable, "-m", "bbh_studies", *arguments],
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            env={"OMP_NUM_THREADS": threads} | os.environ,
-            check=False,
-        ).returncode
-    if code == 0:
-        return Record.read(run.folder / FILE_NAME)
+    try:
+        with log.open("w") as file:
+            lock.release()  # for the process to take
+            code = children.run(
+                [sys.executable, "-m", "bbh_studies", *arguments],
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env={"OMP_NUM_THREADS": threads} | os.environ,
+            )
+            lock.take()
+        if code == 0:
+            return Record.read(run.folder / FILE_NAME)
+    except (OSError, ValueError) as error:
+        return Failure(run, str(error))
     lines = log.read_text().strip().splitlines()
     return Failure(run, f"{lines[-1] if lines else 'without a word'} (see {log})")
 

@@ -1,6 +1,5 @@
 """Training, the same in every study: a run becomes a posterior, with its time and memory."""
 
-import copy
 import gc
 import sys
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 import bbh
 from bbh.likelihoods import Regression
 from bbh.training import Display, History
+from bbh_studies.datasets.sources import fingerprint
 from bbh_studies.run import warm_start
 from bbh_studies.run.run import Run
 from bbh_studies.settings.config import Config
@@ -79,19 +79,21 @@ def train(
         gc.collect()  # memory that an earlier run left on the card must not count for this one
         torch.cuda.reset_peak_memory_stats(fabric.device)
     make_network: Callable[[], nn.Module] = config.make_network
-    fit = partial(_fit, batches=batches, num_data=len(inputs), fabric=fabric, resume=resume)
+    origin = {"seed": run.seed, "data": fingerprint(inputs.cpu(), targets.cpu())}
+    fit = partial(
+        _fit, batches=batches, num_data=len(inputs), fabric=fabric, resume=resume, origin=origin
+    )
     seconds_before = 0.0
     if config.method.warm_epochs:
         first = warm_start.first_config(config)
-        point = first.build_posterior(make_network)
+        point = warm_start.build_points(first, config.method.num_starts, make_network)
         # Without the lower limit in seconds: the last checkpoint of the warm start is where a run
         # that is interrupted later goes on.
         every = _worth_writing(point)
         seconds_before = _seconds(
             fit(first, point, checkpoint=run.warm_start, every=every, progress=progress)
         )
-        trained = warm_start.with_weights_of(point, make_network())
-        make_network = partial(copy.deepcopy, trained)
+        make_network = warm_start.in_turn(warm_start.trained_networks(point, make_network))
         if isinstance(progress, Display):
             progress = warm_start.Later(progress, first.training.epochs)
     posterior = config.build_posterior(make_network)
@@ -132,6 +134,7 @@ def _fit(
     checkpoint: Path,
     every: float,
     resume: bool,
+    origin: dict[str, Any],
     progress: bool | Display,
 ) -> History:
     training = config.training
@@ -147,7 +150,9 @@ def _fit(
         likelihood_samples=config.method.likelihood_draws,
         gradient_clip=training.gradient_clip or None,
         average_epochs=training.average_epochs,
-        checkpoint=bbh.Checkpoint(checkpoint, resume=resume, seconds=every),
+        checkpoint=bbh.Checkpoint(
+            checkpoint, resume=resume, seconds=every, settings=config.trained_with | origin
+        ),
         fabric=fabric,
         progress=progress,
         compare=False,

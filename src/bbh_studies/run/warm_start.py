@@ -1,5 +1,11 @@
-"""A warm start: first the MAP estimate is trained, then a distribution around it."""
+"""A warm start: first the MAP estimate is trained, then a distribution around it.
 
+A mixture has several: each of its members starts around an estimate of its own.
+"""
+
+import copy
+import itertools
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -30,11 +36,45 @@ def first_config(config: Config) -> Config:
     return Config(MaximumAPosteriori(), config.problem, training, config.prior)
 
 
-def with_weights_of(posterior: bbh.Posterior[Any], network: nn.Module) -> nn.Module:
-    """The network with the weights and the batch-norm statistics of a point estimate."""
-    weights = {name: value[0] for name, value in posterior.sample(1).items()}
-    network.load_state_dict(posterior.constants() | weights)
-    return network
+def build_points(
+    config: Config, number: int, make_network: Callable[[], nn.Module]
+) -> bbh.Posterior[Any]:
+    """The posterior that the warm start trains: one point estimate, or several side by side.
+
+    Args:
+        config: Settings of the warm start.
+        number: The number of estimates.
+        make_network: Makes a freshly initialised network.
+    """
+    if number == 1:
+        return config.build_posterior(make_network)
+    model = config.model(make_network)
+    return bbh.methods.mixture(
+        make_network(),
+        model.likelihood,
+        model.prior,
+        method=bbh.methods.maximum_a_posteriori,
+        num_members=number,
+        make_network=make_network,
+        bayesian=model.bayesian,
+    )
+
+
+def trained_networks(
+    posterior: bbh.Posterior[Any], make_network: Callable[[], nn.Module]
+) -> list[nn.Module]:
+    """Networks with the weights and the batch-norm statistics of each point estimate."""
+    networks: list[nn.Module] = []
+    for weights in posterior.sample(posterior.weights.turns).apart():
+        networks.append(make_network())
+        networks[-1].load_state_dict(posterior.constants() | weights)
+    return networks
+
+
+def in_turn(networks: Iterable[nn.Module]) -> Callable[[], nn.Module]:
+    """A function that gives a copy of the next network at every call, again and again."""
+    endless = itertools.cycle(networks)
+    return lambda: copy.deepcopy(next(endless))
 
 
 class Later:

@@ -54,6 +54,15 @@ class Config:
         """Names of the settings that can be changed: all but the method's word."""
         return [name for group in GROUPS for name in self.settings_of(group)]
 
+    @property
+    def trained_with(self) -> dict[str, str]:
+        """All settings that the trained posterior depends on, as text.
+
+        Those of attacks and of predictions only matter afterwards.
+        """
+        later = {"prediction_samples", *self.settings_of("attacks")}
+        return {name: as_text(value) for name, value in self.flat.items() if name not in later}
+
     def settings_of(self, group: str) -> dict[str, Any]:
         """The settings of one group; empty if the run has no such group."""
         found = getattr(self, group)
@@ -69,6 +78,9 @@ class Config:
         for group in GROUPS:
             if (found := getattr(self, group)) is not None:
                 found.check()
+        batch_size = self.training.batch_size
+        if self.method.is_trained and self.problem.count_steps(batch_size) < 1:
+            raise ConfigError(f"batch_size={batch_size}: there are fewer training examples.")
 
     def make_network(self) -> nn.Module:
         """A freshly initialised network of the problem."""

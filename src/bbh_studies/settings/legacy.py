@@ -7,7 +7,9 @@ deviations; and the batches whose statistics enter a prediction are as large as 
 while theirs have 1,000 images.
 """
 
+import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,11 +17,17 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 import bbh
+from bbh.distribution import Cost
+from bbh.divergences import Comparison, Divergence
 from bbh.likelihoods import Likelihood
 from bbh.methods import MultiplicativeFlow, Particles, Product
 from bbh.network import select_bayesian, trainable_parameters
 from bbh.priors import Prior
 from bbh.samples import Params
+
+# The smallest distance between two draws, and what keeps quotients and logarithms finite.
+_FLOOR = 1e-4
+_TINY = 1e-8
 
 
 def falling_beta(step: float) -> float:
@@ -29,6 +37,36 @@ def falling_beta(step: float) -> float:
     [1.0, 1.0, 1.0, 0.5, 0.0]
     """
     return min(1.0, max(0.0, 10 / (step + 1) - 2))
+
+
+@dataclass(frozen=True)
+class FlattenedNearestNeighbour(Divergence):
+    """The estimator of the published toy figure, which lacks the repulsion between draws.
+
+    The authors' notebook lays the n draws of D weights one behind the other and treats them as n·D
+    weights with one draw each. A draw then has no other to keep a distance from, and its distance
+    to the nearest is always the floor, 10⁻⁴:
+
+        KL ≈ Σ_i Σ_w [log(√((p_iw − g_iw)² + 10⁻⁸) / (10⁻⁴ + 10⁻⁸) + 10⁻⁸) + log(n / (n − 1))],
+
+    where p_iw is a new draw of the prior for every value g_iw. So every value is pulled to a random
+    point of the prior, and nothing widens the posterior. The sum over draws, in place of a mean, is
+    the notebook's too. A year later the authors compared draws of the same weight, as
+    ``bbh.divergences.NearestNeighbour`` does.
+    """
+
+    def min_samples(self) -> int:
+        """Two, for the logarithm of n / (n − 1)."""
+        return 2
+
+    def estimate(self, comparison: Comparison) -> Cost:
+        """Draws from the prior and compares."""
+        generated = comparison.flat()
+        num_samples = len(generated)
+        across = (comparison.prior_flat(num_samples) - generated).square()
+        ratio = (across + _FLOOR**2).sqrt() / (_FLOOR + _TINY) + _TINY
+        constant = generated.numel() * math.log(num_samples / (num_samples - 1))
+        return Cost(ratio.log().sum() + constant)
 
 
 class TensorFlowRMSprop(Optimizer):

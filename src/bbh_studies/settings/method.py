@@ -13,8 +13,10 @@ from bbh.divergences.base import check_num_samples
 from bbh.likelihoods import Likelihood
 from bbh.priors import Prior
 from bbh.samples import Shapes
-from bbh_studies.settings.words import choose
+from bbh_studies.settings import legacy
+from bbh_studies.settings.words import ConfigError, choose
 
+_FLATTENED = "flattened"
 _DIVERGENCES: dict[str, Callable[["WithDivergence"], divergences.Divergence]] = {
     "closed_form": lambda _: divergences.ClosedForm(),
     "nearest_neighbour": lambda one: divergences.NearestNeighbour(one.prior_samples or None),
@@ -22,6 +24,7 @@ _DIVERGENCES: dict[str, Callable[["WithDivergence"], divergences.Divergence]] = 
     "joint_entropy": lambda _: divergences.JointEntropy(),
     "entropy": lambda one: divergences.NearestNeighbourEntropy(one.neighbours or None),
     "adversarial": lambda one: divergences.Adversarial(steps=one.critic_steps),
+    _FLATTENED: lambda _: legacy.FlattenedNearestNeighbour(),
 }
 
 
@@ -85,6 +88,11 @@ class Method(ABC):
         return 0
 
     @property
+    def num_starts(self) -> int:
+        """How many MAP estimates a warm start finds; the members of a mixture have one each."""
+        return 1
+
+    @property
     def likelihood_draws(self) -> int | None:
         """How many of a training step's weight draws see the batch; None for all."""
         return None
@@ -96,6 +104,25 @@ class Method(ABC):
 
 
 @dataclass(frozen=True)
+class Reference(Method):
+    """What other methods are measured against. It is known, and nothing is trained.
+
+    It does not depend on a seed, so a command runs it once, whatever seeds are asked for.
+    """
+
+    is_trained = False
+    can_be_inspected = False
+
+    def build(self, model: Model) -> bbh.Posterior[Any]:
+        """Raises: there is no posterior over weights to build."""
+        raise ConfigError(f"{self.word} is a reference for other methods: it cannot be trained.")
+
+    def num_parameters(self, model: Model, shapes: Shapes) -> int:
+        """Zero, since nothing is trained."""
+        return 0
+
+
+@dataclass(frozen=True)
 class WithDivergence(Method):
     """Methods whose complexity is a divergence, estimated from draws or in closed form.
 
@@ -104,7 +131,8 @@ class WithDivergence(Method):
             starts from a fresh network.
         num_samples: Weight draws per training step.
         likelihood_samples: How many of them enter the likelihood; 0 for all.
-        divergence: closed_form, nearest_neighbour, joint, entropy, joint_entropy or adversarial.
+        divergence: closed_form, nearest_neighbour, joint, entropy, joint_entropy, adversarial, or
+            flattened for the one of the published toy figure.
         prior_samples: Prior draws per step for nearest_neighbour and joint; 0 for num_samples.
         neighbours: The k of the nearest-neighbour entropy estimate; 0 for the largest that the
             number of draws allows.
@@ -136,6 +164,11 @@ class WithDivergence(Method):
     def likelihood_draws(self) -> int | None:
         """The setting ``likelihood_samples``, where 0 means all."""
         return self.likelihood_samples or self.num_samples
+
+    @property
+    def unstorable(self) -> str:
+        """The setting ``divergence``, if it is not one of the library's."""
+        return f"divergence={_FLATTENED}" if self.divergence == _FLATTENED else ""
 
 
 def count(module: nn.Module) -> int:

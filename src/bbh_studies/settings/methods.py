@@ -7,22 +7,17 @@ from typing import Any
 from torch import nn
 
 import bbh
-from bbh import generators, methods
+from bbh import methods
 from bbh.likelihoods import Likelihood
 from bbh.priors import Prior
-from bbh.samples import Shapes, size
 from bbh_studies.settings import legacy
-from bbh_studies.settings.method import Method, Model, WithDivergence, count
+from bbh_studies.settings.hypernets import Hypernet, Mixture
+from bbh_studies.settings.method import Method, Model, Reference, WithDivergence
 from bbh_studies.settings.words import ConfigError, choose
 
 _ALL = "all"
 _KERNELS = "kernels"
 _DENSE = "dense"
-_GENERATORS = {
-    "layerwise": generators.LayerWise,
-    "sliced": generators.Sliced,
-    "single": generators.Single,
-}
 
 
 @dataclass(frozen=True)
@@ -113,7 +108,10 @@ class Dropout(Method):
 
     Attributes:
         dropout_rate: Probability that a unit is switched off.
-        dropout_layers: Put dropout layers into the network instead of masking its kernels.
+        dropout_layers: Put dropout layers into the network, which switch off single units, and let
+            the prior act on the weights w themselves: ½‖w‖² for N(0, 1). Otherwise kernels are
+            masked, which switches off whole channels, and the prior acts on the masked kernels:
+            ½‖w‖²/keep on average.
         penalised: Which weights the prior acts on if there are dropout layers: all, or kernels
             without biases.
     """
@@ -197,70 +195,7 @@ class Flows(Method):
 
 
 @dataclass(frozen=True)
-class Hypernet(WithDivergence):
-    """Weights that hypernetworks generate from noise z: Bayes by Hypernet.
-
-    Attributes:
-        generator: layerwise, sliced, single or low_rank.
-        hidden: Widths of the hypernetworks' hidden layers.
-        rank: The number of terms of a kernel's random part, with generator=low_rank.
-        spread: Spread of generated weights at the start, in fan-in scales; 0 for the paper's
-            Glorot initialisation.
-        noise_dim: Dimension of z.
-        noise_shared: Whether all tensors share one z.
-    """
-
-    word = "bbh"
-    title = "Bayes by Hypernet"
-    generator: str = "layerwise"
-    hidden: tuple[int, ...] = (64, 256, 512)
-    rank: int = 16
-    spread: float = 0.1
-    noise_dim: int = 1
-    noise_shared: bool = False
-
-    def check(self) -> None:
-        """Raises for an unknown generator, and for a warm start that would have no effect."""
-        self.make_generator()
-        if self.warm_start_epochs > 0 and not self.spread:
-            raise ConfigError(
-                "warm_start_epochs: generated weights start around others only with spread > 0."
-            )
-        super().check()
-
-    def build(self, model: Model) -> bbh.Posterior[Any]:
-        """An implicit posterior."""
-        network, likelihood, prior, bayesian = _opened(model)
-        return methods.bayes_by_hypernet(
-            network,
-            likelihood,
-            prior,
-            generator=self.make_generator(),
-            noise=bbh.GaussianNoise(self.noise_dim, self.noise_shared),
-            divergence=self.make_divergence(),
-            num_samples=self.num_samples,
-            bayesian=bayesian,
-        )
-
-    def make_generator(self) -> generators.Generator:
-        """The generator by its name."""
-        if self.generator == "low_rank":
-            return generators.LowRank(self.rank, self.hidden, spread=self.spread)
-        start = generators.FromNetwork(self.spread) if self.spread else generators.Glorot()
-        recipe = choose("generator", self.generator, _GENERATORS)
-        return recipe(hidden=self.hidden, initialization=start)
-
-    def num_parameters(self, model: Model, shapes: Shapes) -> int:
-        """Counted without building it: a layer-wise generator of LeNet fills a gigabyte."""
-        helper = self.make_divergence().helper(shapes)
-        generated = self.make_generator().num_parameters(shapes, self.noise_dim)
-        points = count(model.make_network()) - size(shapes)
-        helping = 0 if helper is None else count(helper)
-        return generated + points + helping + count(model.likelihood)
-
-
-@dataclass(frozen=True)
-class Nuts(Method):
+class Nuts(Reference):
     """The exact posterior, sampled by long Markov chains: the toy problem's reference.
 
     Attributes:
@@ -269,17 +204,15 @@ class Nuts(Method):
 
     word = "nuts"
     title = "NUTS (reference)"
-    is_trained = False
-    can_be_inspected = False
     refresh_reference: bool = False
 
-    def build(self, model: Model) -> bbh.Posterior[Any]:
-        """Raises: the reference is sampled, and there is nothing to train."""
-        raise ConfigError("nuts is sampled, not trained, and for the toy problem only.")
 
-    def num_parameters(self, model: Model, shapes: Shapes) -> int:
-        """Zero, since nothing is trained."""
-        return 0
+@dataclass(frozen=True)
+class HamiltonianMonteCarlo(Reference):
+    """The published predictions of long Markov chains: the reference on CIFAR-10."""
+
+    word = "hmc"
+    title = "HMC (reference)"
 
 
 METHODS: dict[str, type[Method]] = {
@@ -291,7 +224,9 @@ METHODS: dict[str, type[Method]] = {
         Dropout,
         Flows,
         Hypernet,
+        Mixture,
         Nuts,
+        HamiltonianMonteCarlo,
     )
 }
 METHOD_TITLES = {word: method.title for word, method in METHODS.items()}

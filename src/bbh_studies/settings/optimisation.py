@@ -65,6 +65,8 @@ class Optimisation:
         check_word("precision", self.precision, ("32-true", "bf16-mixed"))
         if self.epochs < 1:
             raise ConfigError(f"epochs={self.epochs}: train for at least one.")
+        if self.batch_size < 1:
+            raise ConfigError(f"batch_size={self.batch_size}: take at least one example.")
         if self.anneal_end > self.epochs:
             raise ConfigError(
                 f"annealing would end at epoch {self.anneal_end:g} and training ends at "
@@ -89,9 +91,13 @@ class Optimisation:
     def make_optimizer(
         self, posterior: bbh.Posterior[Any]
     ) -> Callable[[Iterable[nn.Parameter]], Optimizer]:
-        """Returns a function that makes the optimiser; its ε is that of the paper's code."""
+        """Returns a function that makes the optimiser; its ε is that of the paper's code.
+
+        The loss of a mixture is a mean over its members. With ε divided by their number as well,
+        each is trained exactly as it would be alone.
+        """
         chosen = choose("optimizer", self.optimizer, _OPTIMIZERS)
-        return partial(chosen(posterior), lr=self.learning_rate, eps=1e-5)
+        return partial(chosen(posterior), lr=self.learning_rate, eps=1e-5 / posterior.weights.turns)
 
     def make_scheduler(self) -> Callable[[Optimizer], LRScheduler] | None:
         """Returns what makes the schedule, with a step per epoch; None for a constant rate."""

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from bbh_studies.bench.settings import BENCHMARKS
 from bbh_studies.datasets import SOURCES
 from bbh_studies.problems.study import Study
 from bbh_studies.run.plan import DEVICES
@@ -40,6 +41,11 @@ def settings(ctx: Any, incomplete: str) -> list[str]:
 def data_sets(incomplete: str) -> list[str]:
     """Data sets that can be fetched."""
     return _starting(SOURCES, incomplete)
+
+
+def benchmarks(incomplete: str) -> list[str]:
+    """Benchmarks that can be run."""
+    return _starting(BENCHMARKS, incomplete)
 
 
 def _chosen(ctx: Any) -> Sequence[Study]:

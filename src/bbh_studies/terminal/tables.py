@@ -14,6 +14,8 @@ from bbh_studies.studies import STUDIES, row_title
 # The most important first: a narrow terminal leaves out the last ones.
 _COLUMNS = (
     "error",
+    "hmc_agreement",
+    "hmc_total_variation",
     "rmse",
     "test_rmse",
     "pgd_mean_accuracy",

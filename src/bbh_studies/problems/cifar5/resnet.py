@@ -28,17 +28,28 @@ _PAPER_EPSILON = 1e-3
 class FilterResponseNorm(nn.GroupNorm):
     """x / √(mean of x² over positions), then scale and shift, Singh & Krishnan (2020).
 
-    It is instance norm without the subtraction of the mean. A departure from their paper: ReLUs
-    stay, where the authors replace them by a learnt threshold.
+    It is instance norm without the subtraction of the mean. The authors take the larger of the
+    result and a learnt threshold, in place of a ReLU.
+
+    Args:
+        channels: Number of channels.
+        threshold: Whether to do so too; else the result is left as it is, for a ReLU after it.
     """
 
-    def __init__(self, channels: int):
+    def __init__(self, channels: int, threshold: bool = False):
         super().__init__(channels, channels, eps=1e-6)
+        self.threshold = nn.Parameter(torch.zeros(channels)) if threshold else None
 
     def forward(self, input: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
-        """Normalises every image and channel by itself."""
-        scale = torch.rsqrt(input.square().mean((-2, -1), keepdim=True) + self.eps)
-        return input * scale * self.weight.view(-1, 1, 1) + self.bias.view(-1, 1, 1)
+        """Normalises every image and channel by itself; the result has the input's type."""
+        # Where activations have half the bits, only these means need more. (Under autocast, square
+        # would write all of its results in single precision.)
+        power = (input * input).mean((-2, -1), keepdim=True, dtype=self.weight.dtype)
+        factor = torch.rsqrt(power + self.eps) * self.weight.view(-1, 1, 1)
+        output = input * factor.to(input.dtype) + self.bias.view(-1, 1, 1).to(input.dtype)
+        if self.threshold is None:
+            return output
+        return torch.maximum(output, self.threshold.view(-1, 1, 1).to(input.dtype))
 
 
 class StandardisedConv2d(nn.Conv2d):
@@ -96,11 +107,11 @@ class Units:
 
     def within(self) -> nn.Module:
         """The layer between the convolutions."""
-        return _dropout(self.unit_dropout)
+        return dropout_layer(self.unit_dropout)
 
     def after(self) -> nn.Module:
         """The layer after a convolution."""
-        return _dropout(self.convolution_dropout)
+        return dropout_layer(self.convolution_dropout)
 
 
 _GROUP_NORM, _INSTANCE_NORM = Units(), Units(instance_norm)
@@ -125,9 +136,9 @@ class ResNet(nn.Module):
         self.conv = units.convolution(3, width, 3, padding=1, bias=False)
         self.dropout = units.after()
         self.norm = units.norm(width)
-        self.blocks = _stages(partial(_HeUnit, units), blocks, width, first_stride=1)
+        self.blocks = stages(partial(_HeUnit, units), blocks, width, first_stride=1)
         self.classify = nn.Linear(4 * width, classes)
-        _initialise(self, gain=2.0)
+        initialise(self, gain=2.0)
 
     means: Tensor
     scales: Tensor
@@ -164,10 +175,10 @@ class PaperResNet(nn.Module):
         super().__init__()
         self.conv = nn.Conv2d(3, width, 3, padding=1)
         self.dropout = units.after()
-        self.blocks = _stages(partial(_PaperUnit, units), blocks, width, first_stride=2)
+        self.blocks = stages(partial(_PaperUnit, units), blocks, width, first_stride=2)
         self.norm = units.norm(4 * width) if final_norm else nn.Identity()
         self.classify = nn.Linear(4 * width, classes)
-        _initialise(self, gain=1.0)
+        initialise(self, gain=1.0)
 
     def forward(self, images: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B C"]:
         """Logits for images in [0, 1], of which the central 24×24 pixels count."""
@@ -253,7 +264,7 @@ class _PaperUnit(nn.Module):
         return hidden + F.pad(shortcut, (0, 0, 0, 0, half, self.added - half))
 
 
-def _stages(
+def stages(
     make_unit: Callable[[int, int, int], nn.Module], blocks: int, width: int, *, first_stride: int
 ) -> nn.Sequential:
     """Three stages, each with twice the channels; the first unit of a stage may downsample."""
@@ -266,13 +277,14 @@ def _stages(
     return nn.Sequential(*units)
 
 
-def _dropout(rate: float) -> nn.Module:
+def dropout_layer(rate: float) -> nn.Module:
+    """A dropout layer, or for a rate of 0 none."""
     # Not a dropout of rate zero: with layers that draw random numbers, weight draws cannot be run
     # together.
     return nn.Dropout(rate) if rate else nn.Identity()
 
 
-def _initialise(network: nn.Module, gain: float) -> None:
+def initialise(network: nn.Module, gain: float) -> None:
     """Kernels from a normal of variance gain / fan-in, cut at two deviations; biases zero."""
     for module in network.modules():
         if isinstance(module, nn.Conv2d | nn.Linear):

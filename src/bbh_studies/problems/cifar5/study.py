@@ -22,13 +22,13 @@ from bbh_studies.problems.images.problem import ImageProblem
 from bbh_studies.problems.study import Rows, Study, attacks_on
 from bbh_studies.settings.config import Config
 from bbh_studies.settings.gaussian_prior import GaussianPrior
+from bbh_studies.settings.hypernets import DEFAULT_HYPERNET, Mixture
 from bbh_studies.settings.method import Method
 from bbh_studies.settings.methods import (
     BayesByBackprop,
     DeepEnsemble,
     Dropout,
     Flows,
-    Hypernet,
     MaximumAPosteriori,
 )
 from bbh_studies.settings.optimisation import Optimisation
@@ -54,6 +54,7 @@ class Cifar5(ImageProblem):
     """
 
     num_train = NUM_TRAIN
+    num_validation = NUM_VALIDATION
     # Levels of a pixel, doubling. Photographs carry their classes in small differences: at the
     # first of MNIST's sizes, 13 levels, a network that was not trained against attacks gets hardly
     # an image right, so most of what there is to see is at smaller sizes.
@@ -131,7 +132,7 @@ _PAPER: Rows = {
     "ensemble": _papers("ensemble", num_members=5, adversarial_epsilon=0.0025),
     # A log variance of −30 at the start: with wider posteriors it did not train.
     "bbb": _papers("bbb", initial_scale=math.exp(-15)),
-    "dropout": _papers("dropout", dropout_layers=True),
+    "dropout": _papers("dropout"),
     # The complexity is annealed between epochs 20 and 35.
     "mnf": _papers("mnf", max_scale=0.3, anneal_start=20, anneal_end=35),
     "bbh": _papers("bbh", anneal_start=20, anneal_end=35),
@@ -169,6 +170,7 @@ def _variational(method: Method) -> Config:
     )
 
 
+_HYPERNET = replace(DEFAULT_HYPERNET, spread=0.03, noise_dim=8, noise_shared=False)
 _CORRECTED: Rows = {
     "map": Config(MaximumAPosteriori(), _HE, _TRAINING),
     "ensemble": Config(DeepEnsemble(num_members=5), _HE, _TRAINING),
@@ -176,17 +178,8 @@ _CORRECTED: Rows = {
     # A low rate: switching off half of the units would be too much for so narrow a network.
     "dropout": Config(Dropout(dropout_layers=True, dropout_rate=0.1), _HE, _TRAINING),
     "mnf": _variational(Flows(max_scale=0.3)),
-    "bbh": _variational(
-        Hypernet(
-            num_samples=10,
-            likelihood_samples=5,
-            divergence="entropy",
-            neighbours=0,
-            hidden=(16, 32, 64),
-            noise_dim=8,
-            spread=0.03,
-        )
-    ),
+    "bbh": _variational(_HYPERNET),
+    "mixture": _variational(Mixture.of(replace(_HYPERNET, likelihood_samples=1))),
 }
 # Shows what the complexity does to a deep network at full weight and at parts of it.
 _TEMPERATURES = (1.0, 0.1, 0.01, 1e-3)

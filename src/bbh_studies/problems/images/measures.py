@@ -43,28 +43,36 @@ def measure(
 def figure_arrays(
     data: ImageData, inside: ClassPredictive, outside: ClassPredictive
 ) -> dict[str, np.ndarray]:
-    """The arrays for figures: numbers for every image, and some images to show.
-
-    Most are in half precision: a figure needs no more, and records are kept in the repository.
-    """
-    confidence = inside.mean.max(1).values
-    # The most doubtful of the test images, and the outliers the posterior is surest about.
-    doubtful = inside.entropy.argsort(descending=True)[:_NUM_EXAMPLES]
+    """The arrays for figures: numbers for every image, and some images to show."""
+    # The outliers that the posterior is surest about.
     fooled = outside.entropy.argsort()[:_NUM_EXAMPLES]
     return {
-        "entropy": _half(inside.entropy),
+        **prediction_arrays(inside.mean, data.test_images, data.test_labels),
         "mutual_information": _half(inside.mutual_information),
         "outlier_entropy": _half(outside.entropy),
         "outlier_mutual_information": _half(outside.mutual_information),
-        "confidence": confidence.cpu().numpy(),  # single precision: near one, differences matter
-        "correct": (inside.labels == data.test_labels).cpu().numpy(),
-        "doubtful_images": as_bytes(data.test_images[doubtful]),
-        "doubtful_labels": data.test_labels[doubtful].numpy(),
-        "doubtful_predictions": inside.labels[doubtful].cpu().numpy(),
-        "doubtful_entropy": _half(inside.entropy[doubtful]),
         "fooled_images": as_bytes(data.outlier_images[fooled]),
         "fooled_predictions": outside.labels[fooled].cpu().numpy(),
         "fooled_entropy": _half(outside.entropy[fooled]),
+    }
+
+
+def prediction_arrays(probs: Tensor, images: Tensor, labels: Tensor) -> dict[str, np.ndarray]:
+    """The arrays of classified images, from their class probabilities.
+
+    Most are in half precision: a figure needs no more, and records are kept in the repository.
+    """
+    confidence, predicted = probs.max(1)
+    entropy = metrics.entropy(probs)
+    doubtful = entropy.argsort(descending=True)[:_NUM_EXAMPLES]
+    return {
+        "entropy": _half(entropy),
+        "confidence": confidence.cpu().numpy(),  # single precision: near one, differences matter
+        "correct": (predicted == labels).cpu().numpy(),
+        "doubtful_images": as_bytes(images[doubtful]),
+        "doubtful_labels": labels[doubtful].numpy(),
+        "doubtful_predictions": predicted[doubtful].cpu().numpy(),
+        "doubtful_entropy": _half(entropy[doubtful]),
     }
 
 

@@ -21,6 +21,7 @@ class ImageProblem(Problem):
 
     Attributes:
         num_train: Number of training images.
+        num_validation: Number of images on which settings are chosen.
         split: test, or validation for choosing settings: then no test image and no outlier of the
             test is looked at.
     """
@@ -30,6 +31,7 @@ class ImageProblem(Problem):
         "is good. AUROC: how well entropy tells outliers from data; 0.5 is chance."
     )
     num_train: ClassVar[int]
+    num_validation: ClassVar[int]
     split: str = "test"
 
     @abstractmethod

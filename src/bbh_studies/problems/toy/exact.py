@@ -10,8 +10,8 @@ out, and the data are Gaussian with covariance C = τ² Φ Φᵀ + σ²:
     U(v) = ½ yᵀ C⁻¹ y + ½ log det C + ½ |v|²/τ²
 
 is the potential of v alone, which NUTS samples. With a hundred hidden units it is close to the
-prior's, and chains mix in few steps, while U(v, w) is so stiff on standardised data that they need
-a thousand gradients for each. For every v one w is drawn from its Gaussian.
+prior's, and chains mix in few steps, while U(v, w) is so stiff on standardised data that every step
+needs many gradients. For every v one w is drawn from its Gaussian.
 
 Weights are not identified, since hidden units permute, and their signs and scales trade off.
 *Functions* are, so convergence is judged on predictions.

@@ -18,13 +18,13 @@ from bbh_studies.datasets.uci import UCI, load_uci
 from bbh_studies.problems.problem import Problem, Runner
 from bbh_studies.problems.study import Rows, Study
 from bbh_studies.settings.config import Config
+from bbh_studies.settings.hypernets import DEFAULT_HYPERNET
 from bbh_studies.settings.method import Method
 from bbh_studies.settings.methods import (
     BayesByBackprop,
     DeepEnsemble,
     Dropout,
     Flows,
-    Hypernet,
     MaximumAPosteriori,
 )
 from bbh_studies.settings.optimisation import Optimisation
@@ -108,17 +108,9 @@ ROWS: Rows = {
         _row(BayesByBackprop()),
         _row(Dropout()),
         _row(Flows()),
-        _row(
-            Hypernet(
-                num_samples=10,
-                likelihood_samples=5,
-                divergence="entropy",
-                neighbours=0,
-                hidden=(16, 32, 64),
-                noise_dim=4,
-                noise_shared=True,
-            )
-        ).with_settings(prior="fan_in", prior_scale=2.0, anneal_end=0.3 * EPOCHS),
+        _row(DEFAULT_HYPERNET).with_settings(
+            prior="fan_in", prior_scale=2.0, anneal_end=0.3 * EPOCHS
+        ),
     )
 }
 STUDIES = (

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 import bbh
-from bbh import metrics
 from bbh.predictive import RegressionPredictive
 from bbh.training.display import Display
 from bbh_studies.datasets.uci import UciData, load_uci
@@ -89,23 +88,15 @@ def measure(posterior: bbh.Posterior[Any], data: UciData, num_samples: int) -> d
     """Metrics of the predictions for the test part, and of a prediction that knows no inputs."""
     predictive: RegressionPredictive = bbh.predict(posterior, data.test_inputs, num_samples)
     found = posterior.likelihood.metrics(predictive, data.test_targets)
+    constant = posterior.likelihood.constant(data.train_targets, data.test_targets)
+    assert constant is not None  # every regression likelihood has one
     return {
         "test_rmse": found["error"],
         "nll": found["nll"],
         "crps": found["crps"],
         "coverage_95": found["coverage_95"],
         "noise": float(predictive.aleatoric_std.mean()),
-        **constant_predictor(data.train_targets, data.test_targets),
-    }
-
-
-def constant_predictor(train_targets: Tensor, test_targets: Tensor) -> dict[str, float]:
-    """Metrics of the Gaussian with the training targets' mean and standard deviation."""
-    shape = (1, *test_targets.shape)
-    locs = train_targets.mean().expand(shape)
-    scales = train_targets.std(correction=0).expand(shape)
-    return {
-        "constant_rmse": metrics.rmse(locs[0], test_targets),
-        "constant_nll": metrics.gaussian_mixture_nll(locs, scales, test_targets),
-        "constant_crps": metrics.crps(locs, scales, test_targets),
+        "constant_rmse": constant["error"],
+        "constant_nll": constant["nll"],
+        "constant_crps": constant["crps"],
     }

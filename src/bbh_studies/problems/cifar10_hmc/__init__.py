@@ -1,0 +1,1 @@
+"""CIFAR-10 with the network whose posterior was sampled by Hamiltonian Monte Carlo."""
