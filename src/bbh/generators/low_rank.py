@@ -1,5 +1,6 @@
 """Kernels whose random part has a low rank: a generator not much larger than the network."""
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -52,7 +53,7 @@ class LowRank(Generator):
     def num_parameters(self, shapes: Shapes, noise_dim: int) -> int:
         """The number of parameters of the generator, without building it."""
         widths = (noise_dim, *self.hidden, self.rank)
-        trunk = sum((a + 1) * b for a, b in zip(widths, widths[1:], strict=False))
+        trunk = sum((a + 1) * b for a, b in itertools.pairwise(widths))
         factors = sum(sum(sides) for sides in map(_sides, shapes.values()))
         return sum(map(math.prod, shapes.values())) + self.rank * factors + trunk * len(shapes)
 
@@ -89,7 +90,7 @@ class Coefficients(nn.Module):
         self.slope = slope
         self.weights = nn.ParameterList()
         self.biases = nn.ParameterList()
-        for inputs, outputs in zip(widths, widths[1:], strict=False):
+        for inputs, outputs in itertools.pairwise(widths):
             # Glorot's uniform distribution; all tensors' layers are in one parameter.
             bound = math.sqrt(6 / (inputs + outputs))
             weight = torch.empty(num_groups, outputs, inputs).uniform_(-bound, bound)
@@ -113,7 +114,7 @@ class Coefficients(nn.Module):
 
     @torch.no_grad()
     def standardise(self, noise: Float[Tensor, "S Z"], scales: Sequence[float]) -> None:
-        """Sets the fixed centre and gain: a has mean 0, and Σ_k Var a_k = scale² for each tensor."""
+        """Sets the fixed centre and gain, so that a has mean 0 and Σ_k Var a_k = scale²."""
         raw = self(noise.expand(len(self.gain), -1, -1))
         self.centre.copy_(raw.mean(1, keepdim=True))
         total = raw.var(1).sum(1).sqrt()
