@@ -246,6 +246,15 @@ def test_data_are_listed_and_checked(data_dir, monkeypatch):
     assert checked.output.count("good") == 4
 
 
+def test_words_in_brackets_are_shown_as_they_are(tmp_path):
+    done = command("report", "x[/b]")
+    assert done.returncode == 1
+    assert done.stderr.startswith("bbh: there is no folder x[/b]:")
+    folder = tmp_path / "[bold]out"
+    result = runner.invoke(app, [*MAP, "--epochs", "1", "--out", str(folder)])
+    assert f"Records: {folder}/digits/corrected" in result.output
+
+
 def test_settings_by_name():
     config = find_study("digits").row("bbh")
     config = config.with_words(["learning_rate=0.5", "noise_shared=true", "hidden=3,4"])

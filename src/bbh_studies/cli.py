@@ -256,7 +256,9 @@ def run(
     else:
         train = partial(execute, runs, data=data, device=device, resume=resume, console=console)
     failed = _finish(runs, train, again)
-    console.print(f"Records: {runs[0].folder.parent}", highlight=False, soft_wrap=True)
+    console.print(
+        f"Records: {runs[0].folder.parent}", highlight=False, markup=False, soft_wrap=True
+    )
     _exit_if(failed)
 
 
@@ -314,7 +316,9 @@ def inspect_posterior(
     looked = look(posterior.to(chosen), inputs, draws, tensor=tensor)
     console.print(str(looked), highlight=False, markup=False, soft_wrap=True)
     beside = (path if path.is_dir() else path.parent) / INSPECTION_NAME
-    console.print(f"Figures: {looked.save(out or beside)}", highlight=False, soft_wrap=True)
+    console.print(
+        f"Figures: {looked.save(out or beside)}", highlight=False, markup=False, soft_wrap=True
+    )
 
 
 @app.command()
@@ -392,7 +396,7 @@ def bench(
         seed=seed,
         out=out,
     )
-    console.print(f"Records: {folder}", highlight=False, soft_wrap=True)
+    console.print(f"Records: {folder}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _finish(runs: Sequence[Run], train: Callable[[], Any], again: Sequence[str]) -> list[str]:
@@ -412,7 +416,9 @@ def _finish(runs: Sequence[Run], train: Callable[[], Any], again: Sequence[str])
 
 
 def _write_report(folders: Sequence[Path], out: Path) -> None:
-    console.print(f"Report: {write_report(folders, out)}", highlight=False, soft_wrap=True)
+    console.print(
+        f"Report: {write_report(folders, out)}", highlight=False, markup=False, soft_wrap=True
+    )
 
 
 def _options(**values: Any) -> list[str]:

@@ -3,11 +3,10 @@
 import os
 import platform
 import subprocess
-import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -118,29 +117,59 @@ class Record:
             raise RecordError(f"{error}, so it is no record of a run.") from error
         if (schema := content.get("schema")) != SCHEMA:
             raise RecordError(f"{path} has schema {schema}; this version reads {SCHEMA}.")
+        _check_types(path, content)
         try:
             return Record(**content)
         except TypeError as error:
             raise RecordError(f"{path} lacks or adds fields: {error}.") from error
 
 
-def read_arrays(folder: Path, expected: str = "") -> dict[str, np.ndarray]:
-    """The arrays that ``write`` stored beside a record; empty if there are none.
+def _check_types(path: Path, content: Mapping[str, Any]) -> None:
+    """Raises if a file holds other types than the fields say."""
+    expected: dict[Callable[[Any], bool], tuple[str, ...]] = {
+        _is_text: ("study", "variant", "method", "preset", "arrays"),
+        _is_dictionary: ("config", "hardware"),
+        lambda value: _is_dictionary(value, _is_text): ("data", "versions"),
+        lambda value: _is_dictionary(value, _is_number): ("metrics",),
+        lambda value: isinstance(value, bool): ("dirty",),
+        lambda value: type(value) is int: ("seed",),
+        lambda value: value is None or _is_text(value): ("commit",),
+        lambda value: _is_list(value, _is_epoch): ("history",),
+        _are_curves: ("curves",),
+    }
+    for is_good, names in expected.items():
+        for name in names:
+            if name in content and not is_good(content[name]):
+                raise RecordError(f"{path} is no record of a run: unexpected content of {name}.")
 
-    Args:
-        folder: The folder of the record.
-        expected: SHA-256 of the file, as the record has it; empty if it is not known.
-    """
-    path = folder / ARRAYS_NAME
-    if not path.exists():
-        return {}
-    if expected and sha256(path) != expected:
-        raise RecordError(f"{path} is not what its record was written with; run again.")
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            return {name: stored[name] for name in stored.files}
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise RecordError(f"{path} cannot be read ({error}); run again.") from error
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_number(value: Any) -> bool:
+    # Whole numbers of JSON have any size.
+    return isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63)
+
+
+def _is_list(value: Any, is_part: Callable[[Any], bool]) -> bool:
+    return isinstance(value, list) and all(map(is_part, cast(list[Any], value)))
+
+
+def _is_dictionary(value: Any, is_part: Callable[[Any], bool] = lambda _: True) -> bool:
+    return isinstance(value, dict) and all(map(is_part, cast(dict[str, Any], value).values()))
+
+
+def _is_epoch(value: Any) -> bool:
+    """Whether it is an epoch of a history: numbers, and the metrics on validation data."""
+    return _is_dictionary(value, lambda one: _is_number(one) or _is_dictionary(one, _is_number))
+
+
+def _are_curves(value: Any) -> bool:
+    """Whether curves are lists of numbers, all as long as that of the sizes; or none at all."""
+    if not _is_dictionary(value, lambda one: _is_list(one, _is_number)):
+        return False
+    return not value or ("epsilon" in value and len({len(one) for one in value.values()}) == 1)
 
 
 def hardware() -> dict[str, Any]:

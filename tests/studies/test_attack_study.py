@@ -9,11 +9,12 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from bbh_studies.arrays import read_arrays
 from bbh_studies.attack_columns import ATTACK_TITLES
 from bbh_studies.cli import app
 from bbh_studies.columns import METRICS
 from bbh_studies.problems.images import attack as attacks
-from bbh_studies.record import Record, RecordError, read_arrays
+from bbh_studies.record import Record, RecordError
 from bbh_studies.report import markdown_table, write_report
 from bbh_studies.report.collect import Entry, collect, group
 from bbh_studies.report.published import published

@@ -11,12 +11,13 @@ import bbh
 from bbh.methods import MultiplicativeFlow, Product
 from bbh.network import select_bayesian
 from bbh.samples import size
+from bbh_studies.arrays import read_arrays
 from bbh_studies.cli import app
 from bbh_studies.problems.cifar5.resnet import PaperResNet, ResNet, StandardisedConv2d
 from bbh_studies.problems.cifar5.study import Cifar5
 from bbh_studies.problems.images.augmentation import Augmentation
 from bbh_studies.problems.images.train_and_measure import ShuffledBatches
-from bbh_studies.record import Record, read_arrays
+from bbh_studies.record import Record
 from bbh_studies.report.published import published
 from bbh_studies.run.estimates import estimate
 from bbh_studies.run.plan import plan

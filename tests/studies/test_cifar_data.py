@@ -203,6 +203,55 @@ def test_a_damaged_index_does_not_fill_the_memory():
         read_images_and_labels(b"\x80\x02]r\xff\xff\xff\x7f.", (2, 3))
 
 
+# A name in the top of whose memory lie tuples of tuples, forty deep: to hash them takes 2⁴⁰ steps.
+NESTED = b")q\x00" + b"".join(b"h%ch%c\x86q%c" % (i, i, i + 1) for i in range(40))
+RECONSTRUCT = b"cnumpy.core.multiarray\n_reconstruct\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"\x80\x02}" + NESTED + b"K\x00s.", "keys that are no names"),
+        (b"\x80\x02}(" + NESTED + b"K\x00u.", "keys that are no names"),
+        (b"\x80\x02}(K\x00K\x00u.", "keys that are no names"),
+        (b"\x80\x04" + b"]" * 1000 + b".", "far too many instructions"),
+        (b"\x80\x05\x96" + (2**60).to_bytes(8, "little") + b".", "ValueError|BYTEARRAY8"),
+        (b"\x80\x02(" + b"K\x002" * 50 + b"t.", "instruction DUP"),
+        (b"\x80\x02" + RECONSTRUCT + b"}U\x01aK\x01sb.", "changes or calls a _Called"),
+        (b"\x80\x02]}U\x01aK\x01sb.", "changes or calls a list"),
+        (b"\x80\x02]K\x01\x85R.", "changes or calls a list"),
+        (b"\x80\x02U\x05array)R.", "changes or calls a bytes"),
+        (b"\x80\x02cnumpy\nndarray\n)R.", "calls a class"),
+        (b"\x80\x02}K\x01a.", "changes or calls a dict"),
+        (b"\x80\x02K\x01\x86.", "takes what is not there"),
+        (b"\x80\x02cbuiltins\neval\nU\x011\x85R.", r"asks for builtins\.eval"),
+    ],
+)
+def test_pickles_that_would_take_for_ever_or_all_memory(content, problem):
+    with pytest.raises(PickleError, match=problem):
+        read_images_and_labels(content, (2, 3))
+
+
+def test_bytes_are_not_multiplied():
+    """The same long text encoded again and again."""
+    text = b"X" + (1000).to_bytes(4, "little") + b"a" * 1000 + b"q\x00"
+    encode = b"c_codecs\nencode\nq\x01"
+    again = b"h\x01h\x00U\x06latin1\x86R"
+    with pytest.raises(PickleError, match="more of its bytes than it has"):
+        read_images_and_labels(b"\x80\x02](" + encode + text + again * 20 + b"e.", (2, 3))
+
+
+def test_archives_that_unpack_to_anything(tmp_path, monkeypatch):
+    monkeypatch.setattr(cifar10, "_LARGEST_ARCHIVE", 10**5)
+    own = write_binary(tmp_path)
+    (own / "bomb").write_bytes(bytes(10**6))
+    path = pack(own, "cifar-10-binary.tar.gz")
+    shutil.rmtree(own)
+    with pytest.raises(DataError, match="it unpacks to far more than CIFAR-10 has") as raised:
+        CIFAR10.read(tmp_path)
+    assert_named(path.name, raised.value)
+
+
 def test_five_classes_train_and_the_others_are_outliers(tmp_path):
     write_binary(tmp_path)
     data = load_cifar5(tmp_path)

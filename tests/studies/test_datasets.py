@@ -1,6 +1,7 @@
 """Data files: read exactly, and refused with a reason when damaged."""
 
 import gzip
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,7 @@ def test_reads_the_publishers_format(tmp_path, pack):
         (WHOLE[:10], "shape"),
         (WHOLE[:7] + b"\x04" + WHOLE[8:], r"shape \(4, 2, 2\), expected \(3, 2, 2\)"),
         (ZIPPED[:-9], "cannot be read"),
-        (ZIPPED[:15] + b"????" + ZIPPED[19:], "cannot be read"),
+        (ZIPPED[:15] + b"????" + ZIPPED[19:], "cannot be read|shape"),
     ],
     ids=lambda value: None if isinstance(value, bytes) else value,
 )
@@ -51,6 +52,37 @@ def test_damaged_files_are_named_with_a_remedy(tmp_path, content, problem):
         read_idx(path, SHAPE)
     assert str(path) in str(raised.value)
     assert "bbh data fetch" in str(raised.value)
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzipped"])
+def test_noise_of_the_right_shape_is_not_the_publishers(tmp_path, pack):
+    known = hashlib.sha256(WHOLE).hexdigest()
+    assert read_idx(write(tmp_path, pack(WHOLE)), SHAPE, known).shape == SHAPE
+    path = write(tmp_path, pack(WHOLE[:-1] + b"\xff"))
+    with pytest.raises(DataError, match="is not the publisher's: its checksum differs"):
+        read_idx(path, SHAPE, known)
+
+
+def test_checking_does_not_call_noise_good(tmp_path):
+    (tmp_path / "mnist").mkdir()
+    name = "t10k-labels-idx1-ubyte"
+    header = bytes([0, 0, 8, 1]) + (10_000).to_bytes(4, "big")
+    (tmp_path / "mnist" / name).write_bytes(header + bytes(10_000))
+    with pytest.raises(DataError, match=f"{name} is not the publisher's"):
+        MNIST[name].check(tmp_path)
+
+
+def test_no_more_is_unpacked_than_needed(tmp_path, monkeypatch):
+    """A small file may unpack to any length."""
+    asked = []
+    real = gzip.GzipFile.read
+    monkeypatch.setattr(
+        gzip.GzipFile, "read", lambda file, size=-1: asked.append(size) or real(file, size)
+    )
+    path = write(tmp_path, gzip.compress(WHOLE + bytes(10**6)))
+    with pytest.raises(DataError, match="more than 28 bytes unpacked, expected 28"):
+        read_idx(path, SHAPE)
+    assert asked == [len(WHOLE) + 1]
 
 
 @settings(max_examples=200, deadline=None)
@@ -74,7 +106,7 @@ def test_missing_files_name_the_offline_options(tmp_path):
 def test_no_network_says_so(tmp_path, monkeypatch):
     monkeypatch.setenv("BBH_CACHE", str(tmp_path))
     # A port on this machine that nobody listens on.
-    source = IdxFile("mnist", "missing", "0" * 32, ("http://127.0.0.1:9/",), (1,))
+    source = IdxFile("mnist", "missing", "0" * 64, ("http://127.0.0.1:9/",), (1,), "")
     with pytest.raises(DataError, match=r"could not be fetched.*--data"):
         source.fetch()
     assert not list(tmp_path.rglob("missing*"))

@@ -62,7 +62,7 @@ def serve(tmp_path, monkeypatch):
         servers.append(server)
         threading.Thread(target=server.serve_forever, daemon=True).start()
         source = IdxFile(
-            "things", "file", hashlib.md5(CONTENT).hexdigest(), (server.address,), (1,)
+            "things", "file", hashlib.sha256(CONTENT).hexdigest(), (server.address,), (1,), ""
         )
         return server, source
 

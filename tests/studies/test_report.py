@@ -405,6 +405,24 @@ def test_text_of_records_is_escaped(tmp_path):
     assert "<script>" not in re.sub(r"`[^`]*`", "", twin.replace("\\`", ""))
 
 
+def test_markdown_of_records_is_escaped(tmp_path):
+    """No heading, list, link, table row or code comes from what a record says."""
+    evil = "# big\n\n- **bold** [link](http://x) ~~gone~~ `code` | cell\n\n1. one"
+    config = make_record().config | {"bayesian": [evil], "divergence": evil}
+    record = make_record("bbh", commit=evil, config=config, hardware={"gpu": evil})
+    record = dataclasses.replace(record, metrics=record.metrics | {evil: 1.0}, data={evil: evil})
+    record.write(tmp_path / "runs")
+    page = write_report([tmp_path], tmp_path / "report.html")
+    lines = page.with_suffix(".md").read_text(encoding="utf-8").splitlines()
+    told = [line for line in lines if "big" in line]
+    assert len(told) > 5
+    for line in told:
+        outside = re.sub(r"(?<!\\)`[^`]*(?<!\\)`", "", line)  # without code
+        if "big" in outside:
+            assert not re.search(r"(?<!\\)([#\[~]|\*\*b)", outside.lstrip("- |")), outside
+    assert not [line for line in lines if line.lstrip().startswith(("1. one", "- **bold"))]
+
+
 def test_missing_arrays_and_metrics_leave_things_out(tmp_path):
     make_record("map", metrics={"error": 1.0}).write(tmp_path / "a")
     make_record("bbh", metrics={"nll": 0.1, "new_one": 3.0}).write(

@@ -10,11 +10,12 @@ from scipy import stats
 
 from bbh.files import sha256
 from bbh.predictive import RegressionPredictive
+from bbh_studies.arrays import read_arrays
 from bbh_studies.problems.toy import measures
 from bbh_studies.problems.toy import train_and_measure as toy
 from bbh_studies.problems.toy.data import load_toy
 from bbh_studies.problems.toy.study import toy_network
-from bbh_studies.record import Record, read_arrays
+from bbh_studies.record import Record
 from bbh_studies.run import train
 from bbh_studies.run.run import Run
 from bbh_studies.studies import find_study

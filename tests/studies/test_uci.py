@@ -83,6 +83,25 @@ class TestData:
         with pytest.raises(DataError, match=r"no split 2: the seed of a run is its split"):
             load_uci("yacht", 2, folder)
 
+    @pytest.mark.parametrize(
+        ("name", "content", "problem"),
+        [
+            ("data.txt", "1 2\n3\n", "cannot be read as numbers"),
+            ("data.txt", "1 2 x\n", "cannot be read as numbers"),
+            ("data.txt", " ".join(["nan"] * 7), "not finite"),
+            ("index_features.txt", "0 7", "does not have"),
+            ("index_train_0.txt", "-1 2", "does not have"),
+            ("index_test_0.txt", "0 60", "does not have"),
+        ],
+    )
+    def test_damaged_files_are_named(self, tmp_path, name, content, problem):
+        write_set(tmp_path, "yacht")
+        path = tmp_path / "uci" / "yacht" / name
+        path.write_text(content)
+        with pytest.raises(DataError, match=problem) as raised:
+            load_uci("yacht", 0, tmp_path)
+        assert str(path) in str(raised.value)
+
     @pytest.mark.skipif("BBH_DATA" not in os.environ, reason="set BBH_DATA to a folder with uci/")
     @pytest.mark.parametrize(
         ("name", "train", "test"),

@@ -200,6 +200,37 @@ class TestCheckpoints:
         with pytest.raises(CheckpointError, match="checkpoint"):
             fit(point(), DataLoader(dataset()), checkpoint=tmp_path / "checkpoint", resume=True)
 
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "settings",
+            "posterior",
+            "optimizer",
+            "random",
+            "records",
+            "best_epoch",
+            "best_state",
+            "average",
+            "step",
+        ],
+    )
+    def test_tampered_with_and_sealed_again(self, tmp_path, name):
+        """Any part may be missing or something else: always the same error, and at once."""
+        path, loader = tmp_path / "checkpoint", DataLoader(dataset(), batch_size=4)
+        options = {"validation": loader, "patience": 3, "checkpoint": path, "compare": False}
+        fit(point(), loader, **options)
+        whole = checkpoints.read(path)
+        for junk in ("gone", 3.5, {"a": 1}, [torch.ones(2)]):
+            changed = whole | {name: junk}
+            if junk == "gone":
+                del changed[name]
+            torch.save(changed, path)
+            seal(path)
+            if (name, str(junk)) in (("step", "3.5"), ("settings", "{'a': 1}")):
+                continue  # any number of steps will do, and so do settings of another version
+            with pytest.raises(CheckpointError, match=str(path)):
+                fit(point(), loader, 2, resume=True, **options)
+
     def test_code_in_a_checkpoint_is_not_run(self, tmp_path):
         marker = tmp_path / "executed"
 

@@ -93,7 +93,16 @@ def lonely(num_samples: int, neighbours: int) -> float:
     (0.89, 0.14)
     """
     others = num_samples - 1
-    return sum(math.comb(others, j) * 2 ** (others - j) for j in range(neighbours)) / 3**others
+    # Binomial probabilities by logarithms: whole numbers would have millions of digits for a number
+    # of samples that a damaged file may ask for.
+    log = [
+        math.lgamma(others + 1) - math.lgamma(j + 1) - math.lgamma(others - j + 1)
+        for j in range(min(neighbours, others + 1))
+    ]
+    return sum(
+        math.exp(one - j * math.log(3) + (others - j) * math.log(2 / 3))
+        for j, one in enumerate(log)
+    )
 
 
 def default_neighbours(num_samples: int) -> int:

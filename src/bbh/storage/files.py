@@ -21,6 +21,7 @@ from bbh.files import atomic_path
 from bbh.methods import registered
 from bbh.network import Forward, call_network, describe_modules
 from bbh.posterior import Posterior
+from bbh.storage.bounded import BoundedBuilding
 from bbh.storage.descriptions import TENSOR_PREFIX, Custom, decode, encode
 from bbh.version import __version__
 
@@ -43,6 +44,8 @@ def save(posterior: Posterior[Any], path: str | Path) -> None:
             "this posterior was assembled by hand, so there is no method to load it with. Save "
             "its state_dict() instead."
         )
+    if names := _not_finite(posterior):
+        raise StorageError(f"these weights are not finite: {', '.join(names[:5])}.")
     described: dict[str, Tensor] = {}
     arguments = posterior.recipe.arguments
     description: dict[str, Any] = {
@@ -97,7 +100,28 @@ def load(
         StorageError: The file is damaged, of a newer format, or for another network.
     """
     path = Path(path)
-    description, everything = _read(path)
+    try:
+        description, tensors = _read(path)
+        return _loaded(path, description, tensors, network, forward, execution, custom)
+    except (StorageError, FileNotFoundError):
+        raise
+    # A description that was tampered with may raise any error.
+    except Exception as error:
+        problem = str(error).partition("\n")[0] or type(error).__name__
+        raise StorageError(
+            f"{path} describes no posterior that can be loaded: {problem}"
+        ) from error
+
+
+def _loaded(
+    path: Path,
+    description: dict[str, Any],
+    everything: dict[str, Tensor],
+    network: nn.Module,
+    forward: Forward | None,
+    execution: Execution | None,
+    custom: dict[str, Any],
+) -> Posterior[Any]:
     described = {name: v for name, v in everything.items() if name.startswith(TENSOR_PREFIX)}
     tensors = {name: v for name, v in everything.items() if name not in described}
     if differences := _differences(description["network"], fingerprint(network)):
@@ -123,18 +147,48 @@ def load(
             )
     network = _frozen_alike(network, description["network"]["trainable"])
     method = registered()[description["method"]]
+    num_values = sum(value.numel() for value in everything.values())
     # Loading must not change the user's random state. Only that of the CPU has to be kept, since
     # the method draws all random numbers there.
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), BoundedBuilding(num_values):
         posterior: Posterior[Any] = method(
             network, forward=forward, execution=execution, **arguments
         )
+    _check_types(path, posterior.state_dict(), tensors)
     try:
         posterior.load_state_dict(tensors, assign=True)
     except RuntimeError as error:
         raise StorageError(f"{path} does not fit the posterior it describes: {error}") from error
+    if names := _not_finite(posterior):
+        raise StorageError(f"{path} has weights that are not finite: {', '.join(names[:5])}.")
+    posterior.reference.batches()  # raises if their description is damaged
     posterior.start = None  # the weights of the network given here are any
     return posterior.eval()
+
+
+def _check_types(path: Path, built: dict[str, Tensor], stored: dict[str, Tensor]) -> None:
+    """Raises unless all tensors have the types they were built with, or were all converted alike.
+
+    A posterior may have been converted to double precision as a whole, but not in parts.
+    """
+    found: dict[torch.dtype, torch.dtype] = {}
+    for name in built.keys() & stored.keys():
+        before, now = built[name].dtype, stored[name].dtype
+        same_kind = before == now or (before.is_floating_point and now.is_floating_point)
+        if not same_kind or found.setdefault(before, now) != now:
+            raise StorageError(f"{path} has {name} as {now}, where {before} belongs.")
+
+
+def _not_finite(posterior: Posterior[Any]) -> list[str]:
+    """Names of weights that are not finite; buffers of a network may be so by design (a mask)."""
+    given = {id(value) for value in posterior.statistics()}
+    return [
+        name
+        for name, value in posterior.state_dict(keep_vars=True).items()
+        if id(value) not in given
+        and not name.startswith("reference.")
+        and not value.isfinite().all()
+    ]
 
 
 def _frozen_alike(network: nn.Module, trainable: dict[str, str]) -> nn.Module:
@@ -183,16 +237,17 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             # Cloned, because the tensors of safetensors are the file mapped into memory: if the
             # file were written to later, the posterior would change or the program crash.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
+    except (SafetensorError, OSError) as error:
         raise StorageError(
             f"{path} is truncated or no safetensors file ({error}). Copy or save it again."
         ) from error
     try:
         description: dict[str, Any] = json.loads(metadata["bbh"])
         written, version = description["format"], description["versions"]["bbh"]
-    except (KeyError, TypeError, ValueError) as error:
+        newer = written > FORMAT
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise StorageError(f"{path} holds tensors but no posterior of bbh.") from error
-    if written > FORMAT:
+    if newer:
         raise StorageError(
             f"{path} has format {written}, written by bbh {version}; bbh {__version__} reads up "
             f"to format {FORMAT}. Upgrade: pip install -U bayes-by-hypernet."
@@ -202,10 +257,11 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         raise StorageError(
             f"{path} was changed after it was saved: its contents do not match their checksum."
         )
-    if description["method"] not in registered():
+    method = str(description.get("method"))
+    if method not in registered():
         raise StorageError(
-            f"{path} names an unknown method {description['method']!r}. If it is your own, import "
-            "the module that registers it first."
+            f"{path} names an unknown method {method!r}. If it is your own, import the module that "
+            "registers it first."
         )
     return description, tensors
 

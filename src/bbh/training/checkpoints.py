@@ -48,17 +48,17 @@ def _loaded(path: Path, *, mmap: bool = False) -> dict[str, Any]:
         ) from error
     except Exception as error:
         raise CheckpointError(
-            f"{path} cannot be read as a checkpoint ({_first_line(error)}). Delete it to start "
-            "anew."
+            f"{path} cannot be read as a checkpoint ({first_line(error)}). Delete it to start anew."
         ) from error
-    if not isinstance(state, dict) or state.get("format") != FORMAT or "settings" not in state:
+    known = isinstance(state, dict) and isinstance(state.get("settings"), dict)
+    if not known or state.get("format") != FORMAT:
         raise CheckpointError(
             f"{path} is not a checkpoint of this version of bbh (format {FORMAT})."
         )
     return state
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     """What went wrong: PyTorch adds paragraphs of advice, which would run code from the file."""
     return str(error).partition("\n")[0] or type(error).__name__
 

@@ -155,29 +155,43 @@ class TrainingRun:
     def restore(self, state: dict[str, Any], generators: list[torch.Generator], path: Path) -> None:
         """Brings this run to the state that ``state`` describes."""
         checkpoints.check_settings(path, state, self.settings)
-        # A checkpoint whose average starts at another epoch must not pass for the one asked for.
-        begun = self.average_from is not None and self.average_from <= len(state["records"])
-        if begun and state.get("average_from") != self.average_from:
-            raise checkpoints.CheckpointError(
-                f"{path} has {len(state['records'])} epochs, and not the mean of those from "
-                f"{self.average_from} on. Train for more epochs, or leave out average_epochs."
-            )
         try:
+            self._check_average(state, path)
+            records = [EpochRecord(**record) for record in state["records"]]
+            best_epoch, best_state = state["best_epoch"], dict(state["best_state"])
+            if best_epoch is not None:
+                # Used in the end only, which would be late for an error.
+                best_epoch = records[best_epoch - 1].epoch
+                _check_same_shapes(best_state.values(), self.posterior.state_dict().values())
+            average = [mean.to(self.step.device) for mean in state["average"]]
+            if average:
+                _check_same_shapes(average, self.posterior.parameters())
+            count = int(state["step"])
             self.posterior.load_state_dict(state["posterior"])
             self.step.optimizer.load_state_dict(state["optimizer"])
             if self.scheduler is not None:
                 self.scheduler.load_state_dict(state["scheduler"])
             self._precision().load_state_dict(state["precision"])
             checkpoints.restore_random_state(state["random"], generators)
-        except (RuntimeError, ValueError, KeyError, TypeError) as error:
+            self.step.count, self.records = count, records
+            self.best_epoch, self.best_state, self.average = best_epoch, best_state, average
+        except checkpoints.CheckpointError:
+            raise
+        # A file that was tampered with, checksum and all, may raise any error.
+        except Exception as error:
+            problem = checkpoints.first_line(error)
             raise checkpoints.CheckpointError(
-                f"{path} belongs to another posterior, optimizer or loader: {error}"
+                f"{path} belongs to another posterior, optimizer or loader: {problem}"
             ) from error
-        self.step.count = state["step"]
-        self.records = [EpochRecord(**record) for record in state["records"]]
-        self.best_epoch = state["best_epoch"]
-        self.best_state = state["best_state"]
-        self.average = [mean.to(self.step.device) for mean in state.get("average", [])]
+
+    def _check_average(self, state: dict[str, Any], path: Path) -> None:
+        """Raises if an average that has begun in the checkpoint started at another epoch."""
+        begun = self.average_from is not None and self.average_from <= len(state["records"])
+        if begun and state["average_from"] != self.average_from:
+            raise checkpoints.CheckpointError(
+                f"{path} has {len(state['records'])} epochs, and not the mean of those from "
+                f"{self.average_from} on. Train for more epochs, or leave out average_epochs."
+            )
 
     @torch.no_grad()
     def _add_to_average(self, number: int) -> None:
@@ -194,3 +208,9 @@ class TrainingRun:
 
     def _validation_nll(self, epoch: int) -> float:
         return self.records[epoch - 1].validation["nll"]
+
+
+def _check_same_shapes(first: Iterable[Tensor], second: Iterable[Tensor]) -> None:
+    shapes = [[tensor.shape for tensor in tensors] for tensors in (first, second)]
+    if shapes[0] != shapes[1]:
+        raise ValueError("its kept weights have other shapes")

@@ -1,8 +1,8 @@
 """CIFAR-10 as it is published: in the binary or the Python layout, in an archive or unpacked."""
 
 import gzip
+import io
 import tarfile
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ _TRAIN_FILES = tuple(f"data_batch_{number}" for number in range(1, 6))
 _TEST_FILE = "test_batch"
 # Twice the largest file of either layout: a longer file is something else.
 _LARGEST_BYTES = 2 * 31_100_000
+_LARGEST_ARCHIVE = 7 * _LARGEST_BYTES
 _CHUNK = 2**20
 # Mean and standard deviation of the training pixels by channel, in [0, 1]: known to eight digits
 # from countless programs that normalise by them, and the same in every layout and order.
@@ -96,7 +97,9 @@ class Cifar10(Source):
     def check(self, data_dir: Path | None) -> str:
         """Reads all images, and says how many there are and whose pixels they have."""
         data = self.read(data_dir)
-        whose = "the publisher's pixels" if data.is_publishers else "not the publisher's pixels"
+        whose = "the publisher's pixels, good"
+        if not data.is_publishers:
+            whose = "not the publisher's pixels: a recoded copy, or something else"
         return f"{len(data.train_images):,} and {len(data.test_images):,} images, {whose}"
 
 
@@ -123,12 +126,38 @@ def _unpacked(folder: Path, names: list[str]) -> dict[str, bytes]:
     return contents
 
 
+class _Limited(io.RawIOBase):
+    """A file of which only so many bytes are read: a packed one may unpack to anything.
+
+    Args:
+        file: The file.
+        most: The number of bytes.
+    """
+
+    def __init__(self, file: gzip.GzipFile, most: int):
+        super().__init__()
+        self._file = file
+        self._left = most
+
+    def read(self, size: int = -1) -> bytes:
+        """The next bytes."""
+        content = self._file.read(size)
+        self._left -= len(content)
+        if self._left < 0:
+            raise ValueError("it unpacks to far more than CIFAR-10 has")
+        return content
+
+
 def _packed(path: Path, folder: str, names: list[str]) -> dict[str, bytes]:
     """The wanted members, read in one pass and never written to disk."""
     contents: dict[str, bytes] = {}
     try:
         # Not tarfile's own "r|gz", which does not verify the checksum.
-        with gzip.open(path) as file, tarfile.open(fileobj=file, mode="r|") as archive:
+        with (
+            gzip.open(path) as packed,
+            _Limited(packed, _LARGEST_ARCHIVE) as file,
+            tarfile.open(fileobj=file, mode="r|") as archive,
+        ):
             for member in archive:
                 place, _, name = member.name.removeprefix("./").rpartition("/")
                 if place != folder or name not in names:
@@ -139,7 +168,9 @@ def _packed(path: Path, folder: str, names: list[str]) -> dict[str, bytes]:
                 contents[name] = b"" if content is None else content.read()
             while file.read(_CHUNK):
                 pass  # gzip verifies its checksum at the end, after the last member
-    except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
+    except DataError:
+        raise
+    except Exception as error:  # a damaged archive may raise any error
         raise _damaged(str(path), f"cannot be read ({error})") from error
     if missing := [name for name in names if name not in contents]:
         raise _damaged(str(path), f"lacks {', '.join(missing)}")
@@ -186,6 +217,6 @@ _LAYOUTS = (
 CIFAR10 = Cifar10(
     folder="cifar10",
     name="cifar-10-binary",
-    md5="c32a1d4ab5d03f1284b67883e8d87530",
+    sha256="c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
     mirrors=("https://www.cs.toronto.edu/~kriz/",),
 )

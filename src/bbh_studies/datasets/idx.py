@@ -1,6 +1,7 @@
 """The idx format of MNIST: a magic number, the dimensions, then bytes."""
 
 import gzip
+import hashlib
 import math
 import zlib
 from pathlib import Path
@@ -13,20 +14,24 @@ class DataError(ValueError):
     """A data file is missing, damaged or not what its name says."""
 
 
-def read_idx(path: Path, shape: tuple[int, ...]) -> Tensor:
+def read_idx(path: Path, shape: tuple[int, ...], sha256: str = "") -> Tensor:
     """Unsigned bytes of the given shape from an idx file, gzipped or not.
+
+    Args:
+        path: The file.
+        shape: Shape of the array inside.
+        sha256: Checksum of the unpacked file; empty accepts any content of that shape.
 
     Raises:
         DataError: Names the file, what is wrong with it and what to do.
     """
     remedy = "Delete it and run `bbh data fetch`, or copy the publisher's file there."
+    header = 4 + 4 * len(shape)
+    expected = header + math.prod(shape)
     try:
-        content = path.read_bytes()
-        if content[:2] == b"\x1f\x8b":
-            content = gzip.decompress(content)
+        content = _unpacked(path, expected + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} cannot be read ({error}). {remedy}") from error
-    header = 4 + 4 * len(shape)
     magic = bytes([0, 0, 8, len(shape)])
     if content[:4] != magic:
         raise DataError(
@@ -36,9 +41,20 @@ def read_idx(path: Path, shape: tuple[int, ...]) -> Tensor:
     found = tuple(int.from_bytes(content[i : i + 4], "big") for i in range(4, header, 4))
     if len(content) < header or found != shape:
         raise DataError(f"{path} holds an array of shape {found}, expected {shape}. {remedy}")
-    if len(content) != header + math.prod(shape):
+    if len(content) != expected:
+        number = f"{len(content):,}" if len(content) < expected else f"more than {expected:,}"
         raise DataError(
-            f"{path} is truncated or too long: {len(content):,} bytes unpacked, expected "
-            f"{header + math.prod(shape):,}. {remedy}"
+            f"{path} is truncated or too long: {number} bytes unpacked, expected {expected:,}. "
+            f"{remedy}"
         )
+    if sha256 and hashlib.sha256(content).hexdigest() != sha256:
+        raise DataError(f"{path} is not the publisher's: its checksum differs. {remedy}")
     return torch.frombuffer(bytearray(content[header:]), dtype=torch.uint8).view(shape)
+
+
+def _unpacked(path: Path, most: int) -> bytes:
+    """The first bytes of a file, unpacked if it is packed: no more than needed, however long."""
+    with path.open("rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+        file.seek(0)
+        return gzip.GzipFile(fileobj=file).read(most) if packed else file.read(most)

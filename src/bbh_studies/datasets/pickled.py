@@ -1,21 +1,34 @@
 """CIFAR-10's Python files: NumPy arrays in pickles, read without running what a pickle asks for.
 
-A pickle is a program, which may call any function. Here the few names that NumPy's pickles call are
-replaced by inert objects that only keep their arguments, and any other name is refused; NumPy
-itself never sees the content.
+A pickle is a program for a small machine, which may call any function. Here is a machine that knows
+only the instructions of which pickled arrays, lists, dictionaries and strings consist. The names of
+NumPy that such pickles call stand for objects that keep their arguments and do nothing; NumPy never
+sees the content. Python's own machines can be busy for ever with a hundred bytes, or take all
+memory.
 """
 
-import io
-import pickle
+import pickletools
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+# Each image has a label and the name of its file, which is remembered: four instructions or so.
+_PER_IMAGE, _BESIDES = 10, 200
+
 
 class PickleError(ValueError):
     """A pickle does not hold what was asked for."""
+
+
+class _Kind:
+    """Stands in for ``numpy.dtype``: keeps its name."""
+
+    name: object = None
+
+    def build(self, state: Any) -> None:
+        """Byte order and alignment, which do not matter for bytes."""
 
 
 class _Array:
@@ -26,7 +39,8 @@ class _Array:
     raw: object = None
     columns_first: object = False
 
-    def __setstate__(self, state: Any) -> None:
+    def build(self, state: Any) -> None:
+        """Keeps the state."""
         _, self.shape, kind, self.columns_first, self.raw = state
         self.kind = getattr(kind, "name", None)
 
@@ -36,40 +50,135 @@ class _Array:
         return self.kind in ("u1", b"u1") and isinstance(self.raw, bytes)
 
 
-class _Kind:
-    """Stands in for ``numpy.dtype``: keeps its name."""
-
-    def __init__(self, name: object, *_: object):
-        self.name = name
-
-    def __setstate__(self, state: object) -> None:
-        del state  # byte order and alignment, which do not matter for bytes
-
-
-def _reconstruct(*_: object) -> _Array:
-    return _Array()
-
-
-def _encode(text: str, _: object) -> bytes:
-    return text.encode("latin1")  # Python 3 writes bytes so in pickles for Python 2
-
-
-_KNOWN: dict[tuple[str, str], Any] = {
-    ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
-    ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
-    ("numpy", "ndarray"): _Array,
-    ("numpy", "dtype"): _Kind,
-    ("_codecs", "encode"): _encode,
+# What pickles of arrays call: an empty array, its class, its type, and bytes as Python 3 writes
+# them for Python 2.
+_ARRAY, _CLASS, _TYPE, _ENCODE = "array", "class", "type", "encode"
+_KNOWN = {
+    "numpy.core.multiarray _reconstruct": _ARRAY,
+    "numpy._core.multiarray _reconstruct": _ARRAY,
+    "numpy ndarray": _CLASS,
+    "numpy dtype": _TYPE,
+    "_codecs encode": _ENCODE,
 }
 
 
-# The reader in Python, not the one in C, which allocates all memory if an index is damaged.
-class _Reader(pickle._Unpickler):  # pyright: ignore[reportPrivateUsage]
-    def find_class(self, module: str, name: str) -> Any:
-        """The stand-in for a known name; any other name is an error."""
-        if (module, name) not in _KNOWN:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}")
-        return _KNOWN[module, name]
+class _Called:
+    """A known name on the stack, which no string of the pickle can be mistaken for."""
+
+    def __init__(self, name: str):
+        if name not in _KNOWN:
+            raise PickleError(f"it asks for {'.'.join(name.split(' ', 1))}")
+        self.what = _KNOWN[name]
+
+
+class _Machine:
+    """Follows the instructions of a pickle.
+
+    Args:
+        content: The pickle.
+        most: The largest number of instructions.
+    """
+
+    def __init__(self, content: bytes, most: int):
+        self._content = content
+        self._most = most
+        self._stack: list[Any] = []
+        self._marks: list[int] = []
+        self._memory: dict[int, Any] = {}
+        # Bytes that may be made of text: the same text could be taken again and again.
+        self._left = 2 * len(content)
+
+    def run(self) -> Any:
+        """What the pickle holds."""
+        for number, (instruction, argument, _) in enumerate(pickletools.genops(self._content)):
+            if number > self._most:
+                raise PickleError("it has far too many instructions")
+            if instruction.name == "STOP":
+                break
+            self._follow(instruction.name, argument)
+        return self._stack.pop()
+
+    def _follow(self, name: str, argument: Any) -> None:
+        stack, memory = self._stack, self._memory
+        match name:
+            case "PROTO" | "FRAME":
+                pass
+            case "MARK":
+                self._marks.append(len(stack))
+            case "NONE" | "NEWTRUE" | "NEWFALSE":
+                stack.append({"NONE": None, "NEWTRUE": True, "NEWFALSE": False}[name])
+            case "BININT" | "BININT1" | "BININT2" | "LONG1" | "BINUNICODE" | "SHORT_BINUNICODE":
+                stack.append(argument)
+            case "BINBYTES" | "SHORT_BINBYTES":
+                stack.append(argument)
+            case "BINSTRING" | "SHORT_BINSTRING":
+                stack.append(argument.encode("latin1"))
+            case "EMPTY_DICT" | "EMPTY_LIST" | "EMPTY_TUPLE":
+                stack.append({"EMPTY_DICT": {}, "EMPTY_LIST": [], "EMPTY_TUPLE": ()}[name])
+            case "TUPLE1" | "TUPLE2" | "TUPLE3":
+                stack.append(tuple(self._pop(int(name[-1]))))
+            case "TUPLE":
+                stack.append(tuple(self._since_mark()))
+            case "APPEND" | "APPENDS":
+                parts = self._pop(1) if name == "APPEND" else self._since_mark()
+                _checked(stack[-1], list).extend(parts)
+            case "SETITEM" | "SETITEMS":
+                self._set_items(self._pop(2) if name == "SETITEM" else self._since_mark())
+            case "BINPUT" | "LONG_BINPUT" | "MEMOIZE":
+                memory[len(memory) if name == "MEMOIZE" else argument] = stack[-1]
+            case "BINGET" | "LONG_BINGET":
+                stack.append(memory[argument])
+            case "GLOBAL" | "STACK_GLOBAL":
+                stack.append(_Called(argument or " ".join(self._pop(2))))
+            case "REDUCE":
+                called, arguments = self._pop(2)
+                stack.append(self._call(_checked(called, _Called).what, arguments))
+            case "BUILD":
+                (state,) = self._pop(1)
+                _checked(stack[-1], _Array | _Kind).build(state)
+            case _:
+                raise PickleError(f"it has the instruction {name}")
+
+    def _call(self, what: str, arguments: Any) -> Any:
+        if what == _ARRAY:
+            return _Array()
+        if what == _TYPE:
+            kind = _Kind()
+            kind.name = arguments[0]
+            return kind
+        if what != _ENCODE:
+            raise PickleError("it calls a class")
+        text = _checked(arguments[0], str)
+        self._left -= len(text)
+        if self._left < 0:
+            raise PickleError("it makes more of its bytes than it has")
+        return text.encode("latin1")
+
+    def _set_items(self, items: list[Any]) -> None:
+        names, values = items[::2], items[1::2]
+        # By names only: to hash tuples of tuples may take for ever.
+        if not all(isinstance(name, str | bytes) for name in names):
+            raise PickleError("it has keys that are no names")
+        _checked(self._stack[-1], dict).update(zip(names, values, strict=True))
+
+    def _pop(self, number: int) -> list[Any]:
+        if number > len(self._stack):
+            raise PickleError("it takes what is not there")
+        parts = self._stack[-number:]
+        del self._stack[-number:]
+        return parts
+
+    def _since_mark(self) -> list[Any]:
+        mark = self._marks.pop()
+        parts = self._stack[mark:]
+        del self._stack[mark:]
+        return parts
+
+
+def _checked(value: Any, kind: Any) -> Any:
+    if not isinstance(value, kind):
+        raise PickleError(f"it changes or calls a {type(value).__name__}")
+    return value
 
 
 def read_images_and_labels(content: bytes, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
@@ -79,7 +188,9 @@ def read_images_and_labels(content: bytes, shape: tuple[int, int]) -> tuple[Tens
         PickleError: Says what is there instead.
     """
     try:
-        batch: Any = _Reader(io.BytesIO(content), encoding="bytes").load()
+        batch = _Machine(content, _PER_IMAGE * shape[0] + _BESIDES).run()
+    except PickleError:
+        raise
     except Exception as error:  # a damaged pickle may raise any exception
         raise PickleError(f"{type(error).__name__}: {error}") from error
     if not isinstance(batch, dict):

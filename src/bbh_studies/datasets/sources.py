@@ -26,13 +26,13 @@ class Source(ABC):
     Attributes:
         folder: The data set's own folder, below the data or cache folder.
         name: File name without its suffix.
-        md5: Checksum of the file as published.
+        sha256: SHA-256 of the file as published.
         mirrors: Addresses to try in turn.
     """
 
     folder: str
     name: str
-    md5: str
+    sha256: str
     mirrors: tuple[str, ...]
 
     suffix: ClassVar[str]
@@ -43,7 +43,7 @@ class Source(ABC):
 
     @abstractmethod
     def check(self, data_dir: Path | None) -> str:
-        """Reads the file, and says in a few words what it holds."""
+        """Reads the file, and says in a few words what it holds and whether that is good."""
 
     def find(self, data_dir: Path | None) -> Path:
         """The file in the user's folder, or in the cache.
@@ -80,7 +80,7 @@ class Source(ABC):
             try:
                 fetched = pooch.retrieve(
                     url=f"{mirror}{file_name}",
-                    known_hash=f"md5:{self.md5}",
+                    known_hash=f"sha256:{self.sha256}",
                     fname=file_name,
                     path=folder,
                     downloader=resuming(folder / f"{file_name}.part"),
@@ -102,9 +102,11 @@ class IdxFile(Source):
 
     Attributes:
         shape: Shape of the array inside.
+        content: SHA-256 of the unpacked file: copies may be packed differently, or not at all.
     """
 
     shape: tuple[int, ...]
+    content: str
 
     suffix = ".gz"
 
@@ -115,29 +117,60 @@ class IdxFile(Source):
 
     def read(self, data_dir: Path | None) -> Tensor:
         """Reads the array."""
-        return read_idx(self.find(data_dir), self.shape)
+        return read_idx(self.find(data_dir), self.shape, self.content)
 
     def check(self, data_dir: Path | None) -> str:
-        """Reads the array and tells its shape."""
-        return str(tuple(self.read(data_dir).shape))
+        """Reads the array, which must be the publisher's, and tells its shape."""
+        return f"{tuple(self.read(data_dir).shape)}, good"
 
 
 _TRAIN_IMAGES, _TRAIN_LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
 _TEST_IMAGES, _TEST_LABELS = "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"
+_IMAGES, _LABELS = (10_000, 28, 28), (10_000,)
 MNIST = {
-    name: IdxFile("mnist", name, md5, _MNIST_MIRRORS, shape)
-    for name, shape, md5 in (
-        (_TRAIN_IMAGES, (60_000, 28, 28), "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
-        (_TRAIN_LABELS, (60_000,), "d53e105ee54ea40749a09fcbcd1e9432"),
-        (_TEST_IMAGES, (10_000, 28, 28), "9fb629c4189551a2d022fa330f9573f3"),
-        (_TEST_LABELS, (10_000,), "ec29112dd5afa0611ce80d1b7f02629c"),
+    name: IdxFile("mnist", name, sha256, _MNIST_MIRRORS, shape, content)
+    for name, shape, sha256, content in (
+        (
+            _TRAIN_IMAGES,
+            (60_000, 28, 28),
+            "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+            "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+        ),
+        (
+            _TRAIN_LABELS,
+            (60_000,),
+            "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+            "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+        ),
+        (
+            _TEST_IMAGES,
+            _IMAGES,
+            "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+            "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+        ),
+        (
+            _TEST_LABELS,
+            _LABELS,
+            "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+            "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+        ),
     )
 }
 NOTMNIST = {
-    name: IdxFile("notmnist", name, md5, _NOTMNIST_MIRRORS, shape)
-    for name, shape, md5 in (
-        (_TEST_IMAGES, (10_000, 28, 28), "2c87c839a4ef9b238846600eec8c35b7"),
-        (_TEST_LABELS, (10_000,), "7ea9118cbafd0f6e3ee2ad771d782a01"),
+    name: IdxFile("notmnist", name, sha256, _NOTMNIST_MIRRORS, shape, content)
+    for name, shape, sha256, content in (
+        (
+            _TEST_IMAGES,
+            _IMAGES,
+            "70ae9e06201f2827e5b0a3781a3169d735dd2efc69996b9eeaee7f10ed4044d7",
+            "8e7f38ae95cc8f48e0986175ffc9137e5007ebcf3d8fdf6656c904eb9dab198b",
+        ),
+        (
+            _TEST_LABELS,
+            _LABELS,
+            "1fa03836e01c862542f8eb83463bb951bebec6fcb3efa28dad748c6b38a9021b",
+            "5f8e6012f2ce730700d8d05fca098bc47f71d25b890e4bec7ac5ebfd614a4001",
+        ),
     )
 }
 

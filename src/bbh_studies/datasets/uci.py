@@ -10,6 +10,7 @@ folder.
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -91,7 +92,9 @@ def load_uci(name: str, split: int, data_dir: Path | None, *, validation: bool =
     if not (folder / f"index_train_{split}.txt").exists():
         raise DataError(f"{folder} has no split {split}: the seed of a run is its split, from 0.")
     inputs, targets = _read(folder)
-    train, test = (_rows(folder / f"index_{part}_{split}.txt") for part in ("train", "test"))
+    train, test = (
+        _indices(folder / f"index_{part}_{split}.txt", len(inputs)) for part in ("train", "test")
+    )
     if validation:
         order = np.random.default_rng(split).permutation(train)
         held_out = round(VALIDATION_SHARE * len(order))
@@ -110,14 +113,31 @@ def load_uci(name: str, split: int, data_dir: Path | None, *, validation: bool =
 @cache
 def _read(folder: Path) -> tuple[np.ndarray, np.ndarray]:
     """Inputs and targets of all examples, in double precision."""
-    table = np.loadtxt(folder / "data.txt", ndmin=2)
-    columns = _rows(folder / "index_features.txt")
-    return table[:, columns], table[:, _rows(folder / "index_target.txt")]
+    table = _numbers(folder / "data.txt", ndmin=2)
+    inputs, target = (
+        table[:, _indices(folder / f"index_{part}.txt", table.shape[1])]
+        for part in ("features", "target")
+    )
+    return inputs, target
 
 
-def _rows(path: Path) -> np.ndarray:
+def _indices(path: Path, number: int) -> np.ndarray:
+    """Which of ``number`` rows or columns a file names."""
     # Some files have whole numbers written as 3.0e+00.
-    return np.loadtxt(path, ndmin=1).astype(int)
+    indices = _numbers(path, ndmin=1).astype(int)
+    if indices.min() < 0 or indices.max() >= number:
+        raise DataError(f"{path} names a row or column that data.txt does not have.")
+    return indices
+
+
+def _numbers(path: Path, *, ndmin: Literal[1, 2]) -> np.ndarray:
+    try:
+        found = np.loadtxt(path, ndmin=ndmin)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read as numbers ({error}).") from error
+    if not found.size or not np.isfinite(found).all():
+        raise DataError(f"{path} has no numbers, or some that are not finite.")
+    return found
 
 
 def _tensor(values: np.ndarray) -> Tensor:

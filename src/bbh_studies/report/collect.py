@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from bbh_studies.arrays import read_arrays
 from bbh_studies.columns import ordered
-from bbh_studies.record import FILE_NAME, Record, RecordError, read_arrays
+from bbh_studies.record import FILE_NAME, Record, RecordError
 from bbh_studies.settings.config import differences
 from bbh_studies.settings.methods import METHODS
 from bbh_studies.settings.words import ConfigError
@@ -138,7 +138,7 @@ def collect(folders: Sequence[Path]) -> list[Group]:
             f"no records below {names}: make some with `bbh run digits --out runs`, "
             "then `bbh report runs`."
         )
-    entries = [Entry(_checked(path), path) for path in paths]
+    entries = [Entry(Record.read(path), path) for path in paths]
     # Benchmarks write records too; their tables are in the documentation.
     studies = [entry for entry in entries if not entry.record.study.startswith("bench-")]
     if not studies:
@@ -239,41 +239,3 @@ def _counted(by_seed: dict[int, Entry]) -> tuple[Entry, ...]:
 def _is_reference(record: Record) -> bool:
     method = METHODS.get(record.method)
     return method is not None and not method.is_trained
-
-
-def _checked(path: Path) -> Record:
-    record = Record.read(path)
-    content: dict[str, Any] = vars(record)  # a file may hold other types than the fields say
-    texts = ("study", "variant", "method", "preset")
-    dictionaries = ("config", "data", "versions", "hardware")
-    pairs = (
-        *((isinstance(content[name], str), name) for name in texts),
-        *((isinstance(content[name], dict), name) for name in dictionaries),
-        (type(content["seed"]) is int, "seed"),
-        (_numbers(content["metrics"]), "metrics"),
-        (_dictionaries(content["history"]), "history"),
-        (_curves(content["curves"]), "curves"),
-    )
-    for good, name in pairs:
-        if not good:
-            raise RecordError(f"{path} is no record of a run: unexpected content of {name}.")
-    return record
-
-
-def _numbers(metrics: Any) -> bool:
-    return isinstance(metrics, dict) and all(
-        isinstance(value, int | float) for value in metrics.values()
-    )
-
-
-def _dictionaries(history: Any) -> bool:
-    return isinstance(history, list) and all(isinstance(epoch, dict) for epoch in history)
-
-
-def _curves(curves: Any) -> bool:
-    """Whether curves are lists of numbers, all as long as that of the sizes; or none at all."""
-    if not isinstance(curves, dict) or not all(isinstance(one, list) for one in curves.values()):
-        return False
-    numbers = all(isinstance(value, int | float) for one in curves.values() for value in one)
-    lengths = {len(one) for one in curves.values()}
-    return not curves or (numbers and "epsilon" in curves and len(lengths) == 1)

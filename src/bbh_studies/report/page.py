@@ -194,10 +194,18 @@ def _environment() -> Any:
         keep_trailing_newline=True,
     )
     environment.filters["md"] = _markdown_text
+    environment.filters["code"] = _markdown_code
     return environment
 
 
 def _markdown_text(text: object) -> str:
     """Escapes text so that Markdown shows it as it is: on one line, in a table, without HTML."""
     escaped = html.escape(" ".join(str(text).split()), quote=False)
-    return re.sub(r"([\\|`*_\[\]])", r"\\\1", escaped)
+    escaped = re.sub(r"([\\|`*_\[\]#~])", r"\\\1", escaped)
+    # What begins a line may begin a list.
+    return re.sub(r"^(\d*)([-+.)])", r"\1\\\2", escaped)
+
+
+def _markdown_code(text: object) -> str:
+    """Text to put between backticks, which nothing in it must end."""
+    return " ".join(str(text).replace("`", "'").split())

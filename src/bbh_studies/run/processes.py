@@ -55,6 +55,7 @@ def execute_in_processes(
                     + _words(ended[run])
                     + _time_left(time.monotonic() - begun, len(ended), len(runs)),
                     highlight=False,
+                    markup=False,
                     soft_wrap=True,
                 )
         except KeyboardInterrupt:

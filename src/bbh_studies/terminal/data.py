@@ -32,7 +32,7 @@ def list_data() -> None:
                 where = str(source.find(folder))
             except DataError:
                 where = "not here: bbh data fetch"
-            console.print(f"{source.folder}/{source.name}: {where}", soft_wrap=True)
+            console.print(f"{source.folder}/{source.name}: {where}", markup=False, soft_wrap=True)
 
 
 @app.command("fetch")
@@ -42,7 +42,7 @@ def fetch_data(names: _Names = None) -> None:
     Example: `bbh data fetch mnist`
     """
     for source in _sources(names):
-        console.print(str(source.fetch()), soft_wrap=True)
+        console.print(str(source.fetch()), markup=False, soft_wrap=True)
 
 
 @app.command("check")
@@ -57,7 +57,7 @@ def check_data(
     folder = data_dir_or_environment(data)
     for source in _sources(names):
         found = source.check(folder)
-        console.print(f"{source.folder}/{source.name}: {found}, good", soft_wrap=True)
+        console.print(f"{source.folder}/{source.name}: {found}", markup=False, soft_wrap=True)
 
 
 def _sources(names: list[str] | None) -> list[Source]:
