@@ -44,6 +44,17 @@ OF_FIT = [
     ("epochs=0", "epochs=0"),
     ("num_samples=0", "num_samples=0"),
     ("num_samples=2.5", "whole number"),
+    ("average_epochs=1.5", "whole number"),
+    ("batch_norm_examples=2.5", "whole number"),
+    ("batch_norm_examples=math.nan", "batch_norm_examples=nan"),
+    ("optimizer=lambda p: torch.optim.SGD(p, lr=math.nan)", "lr=nan"),
+    ("optimizer=lambda p: torch.optim.SGD(p, lr=0.1, weight_decay=math.nan)", "weight_decay=nan"),
+    ("scheduler=lambda o: LambdaLR(o, lambda epoch: -1.0)", "learning_rate=-0.003"),
+    ("scheduler=lambda o: LambdaLR(o, lambda epoch: 1 - 3 * epoch), epochs=2", "learning_rate=-0"),
+    ("checkpoint=bbh.Checkpoint('x', seconds=-1.0)", "Checkpoint(seconds)=-1.0"),
+    ("checkpoint=bbh.Checkpoint('x', seconds=math.nan)", "Checkpoint(seconds)=nan"),
+    ("validation=bbh.Validation(loader, patience=0)", "Validation(patience)=0"),
+    ("beta=bbh.Linear(0, math.inf)", "annealing from epoch 0 to inf"),
     ("optimizer='adam'", "lambda parameters"),
     ("scheduler='cosine'", "lambda optimizer"),
     ("scheduler=StepLR(torch.optim.Adam(network.parameters()), 1)", "lambda optimizer"),
@@ -69,6 +80,14 @@ OF_METHODS = [
     ("execution=bbh.Vmap", "bbh.Vmap()"),
     ("num_samples=0", "num_samples=0"),
     ("num_samples=2.5", "whole number"),
+    ("noise=bbh.GaussianNoise(2.5)", "GaussianNoise(dim)=2.5"),
+    ("generator=bbh.generators.LayerWise(hidden=(0,))", "hidden=0"),
+    ("generator=bbh.generators.LayerWise(hidden=())", "at least one layer width"),
+    ("generator=bbh.generators.LayerWise(slope=math.nan)", "slope=nan"),
+    ("divergence=bbh.divergences.Adversarial(steps=0)", "steps=0"),
+    ("divergence=bbh.divergences.Adversarial(pretraining=-3)", "pretraining=-3"),
+    ("divergence=bbh.divergences.Adversarial(max_weights=0)", "max_weights=0"),
+    ("divergence=bbh.divergences.NearestNeighbourEntropy(floor=math.inf)", "floor=inf"),
     ("bayesian=2", 'bayesian=2: give names as strings, e.g. "2"'),
     ("bayesian=[0, '2']", "bayesian=0"),
     ("priors=1", "bayes_by_hypernet: got an unexpected keyword argument 'priors'"),
@@ -82,6 +101,15 @@ OTHERS = [
     ("bbh.methods.mixture(network, Categorical(), num_members=1.5)", "num_members=1.5"),
     ("bbh.methods.mixture(network, Categorical(), method='bbh')", "method='bbh': pass a function"),
     ("bbh.methods.mixture(network, Categorical(), noise=4)", "noise=4: pass bbh.GaussianNoise"),
+    ("bbh.AdversarialTraining(epsilon=-1.0)", "AdversarialTraining(epsilon)=-1.0"),
+    ("bbh.AdversarialTraining(weight=math.nan)", "AdversarialTraining(weight)=nan"),
+    ("bbh.AdversarialTraining(weight=2.0)", "a share is at most 1"),
+    ("bbh.methods.bayes_by_backprop(network, Categorical(), initial_scale=math.inf)", "scale=inf"),
+    (
+        "bbh.methods.multiplicative_normalizing_flows(network, Categorical(), num_flows=-1)",
+        "flows=-1",
+    ),
+    ("bbh.attacks.PGD(steps=2.5)", "steps=2.5"),
     ("Categorical(3.0)", "class_weights=3.0"),
     ("Categorical('abc')", "class_weights='abc'"),
     ("Categorical((1.0, -1.0))", "class_weights=(1.0, -1.0)"),
@@ -99,7 +127,7 @@ TRIALS = """
 import json, math, sys
 import numpy as np, torch, bbh
 from torch import nn
-from torch.optim.lr_scheduler import StepLR
+from torch.optim.lr_scheduler import LambdaLR, StepLR
 from torch.utils.data import DataLoader, TensorDataset
 from bbh.likelihoods import Categorical
 

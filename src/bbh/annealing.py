@@ -46,7 +46,7 @@ class Cosine:
 
 
 def _check_order(start: float, end: float) -> None:
-    if not 0 <= start < end:
+    if not 0 <= start < end < math.inf:
         raise ValueError(f"annealing from epoch {start} to {end}: it must start before it ends.")
 
 

@@ -1,6 +1,7 @@
 """Checks of arguments: an error in one clear line, before anything is computed."""
 
 import math
+from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import Any
 
@@ -33,6 +34,14 @@ def whole(name: str, value: object, least: int, what: str) -> None:
         raise TypeError(f"{name}={shown(value)}: {what}; it is a whole number.")
     if int(value) < least:
         raise ValueError(f"{name}={value}: {what}.")
+
+
+def widths(name: str, values: Sequence[object]) -> None:
+    """Raises unless there is a layer, and the widths of all layers are positive whole numbers."""
+    if not values:
+        raise ValueError(f"{name}={values}: give at least one layer width.")
+    for value in values:
+        whole(name, value, 1, "give positive layer widths")
 
 
 def instance(name: str, value: object, kind: type[Any], example: str) -> None:

@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from bbh import checks
+
 
 @dataclass(frozen=True)
 class GaussianNoise:
@@ -23,8 +25,7 @@ class GaussianNoise:
     shared: bool = False
 
     def __post_init__(self):
-        if self.dim < 1:
-            raise ValueError(f"GaussianNoise(dim={self.dim}): at least one dimension is needed.")
+        checks.whole("GaussianNoise(dim)", self.dim, 1, "at least one dimension is needed")
 
     def sample(self, num_samples: int, num_groups: int, like: Tensor) -> Float[Tensor, "S G Z"]:
         """Noise for S weight samples and G groups, on the device and dtype of ``like``."""

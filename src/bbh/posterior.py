@@ -54,6 +54,12 @@ class AdversarialTraining:
     epsilon: float = 0.01
     weight: float = 0.5
 
+    def __post_init__(self):
+        checks.number("AdversarialTraining(epsilon)", self.epsilon)
+        checks.number("AdversarialTraining(weight)", self.weight)
+        if self.weight > 1:
+            raise ValueError(f"AdversarialTraining(weight={self.weight}): a share is at most 1.")
+
 
 @dataclass(frozen=True)
 class Recipe:

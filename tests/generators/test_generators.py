@@ -267,7 +267,7 @@ def test_noise_has_unit_moments():
     # 20 000 draws: means to 0.007, covariances to 0.01.
     torch.testing.assert_close(flat.mean(0), torch.zeros(6).double(), rtol=0, atol=0.03)
     torch.testing.assert_close(torch.cov(flat.T), torch.eye(6).double(), rtol=0, atol=0.05)
-    with pytest.raises(ValueError, match="dim=0"):
+    with pytest.raises(ValueError, match=r"GaussianNoise\(dim\)=0"):
         GaussianNoise(0)
 
 

@@ -307,6 +307,14 @@ class TestCheckpoints:
         assert path.read_bytes() == before
         assert [one.name for one in tmp_path.iterdir()] == ["checkpoint"]
 
+    @pytest.mark.parametrize("keeps", [False, True])
+    def test_workers_that_keep_random_numbers_are_warned_about(self, tmp_path, caplog, keeps):
+        path, data = tmp_path / "checkpoint", dataset()
+        fit(point(), DataLoader(data, batch_size=4), checkpoint=path)
+        loader = DataLoader(data, batch_size=4, num_workers=1, persistent_workers=keeps)
+        fit(point(), loader, 1, checkpoint=path, resume=True, compare=False)  # nothing left to do
+        assert ("persistent_workers=True" in caplog.text) == keeps
+
     @pytest.mark.parametrize(
         "schedule",
         [

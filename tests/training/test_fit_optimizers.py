@@ -224,7 +224,7 @@ class TestAveraging:
         ("options", "problem"),
         [
             ({"average_epochs": 3}, "there are 2 epochs"),
-            ({"average_epochs": -1}, "there are 2 epochs"),
+            ({"average_epochs": -1}, "0 epochs or more"),
             (
                 {"average_epochs": 1, "patience": 1, "validation": [0]},
                 "choose one",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bbh import checks
 from bbh.attacks.base import Attack, Perturbed
 from bbh.attacks.loss import AveragedLoss, Height
 
@@ -44,8 +45,7 @@ class PGD(Attack):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.steps < 1:
-            raise ValueError(f"steps={self.steps}: take at least one.")
+        checks.whole("steps", self.steps, 1, "take at least one")
         if self.relative_step_size is not None and not self.relative_step_size > 0:
             raise ValueError(
                 f"relative_step_size={self.relative_step_size}: a positive share of epsilon, or "

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
+from bbh import checks
 from bbh.distribution import Cost
 from bbh.divergences.base import Comparison, Divergence
 from bbh.samples import Shapes, size
@@ -65,6 +66,13 @@ class Adversarial(Divergence):
     pretraining: int = 100
     embedding: int = 0
     max_weights: int | None = 100_000
+
+    def __post_init__(self):
+        checks.widths("hidden", self.hidden)
+        for name, least in (("steps", 1), ("pretraining", 0), ("embedding", 0)):
+            checks.whole(name, getattr(self, name), least, f"give {least} or more")
+        if self.max_weights is not None:
+            checks.whole("max_weights", self.max_weights, 1, "use at least one, or None for all")
 
     def helper(self, shapes: Shapes) -> Critic:
         """Builds the critic."""

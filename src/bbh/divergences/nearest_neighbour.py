@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from bbh import checks
 from bbh.distribution import Cost
 from bbh.divergences.base import Comparison, Divergence
 from bbh.divergences.neighbours import TINY, sum_log_distances
@@ -114,8 +115,7 @@ class JointNearestNeighbour(PriorDistances):
 
 def check_floor(floor: float) -> None:
     """Raises if the floor is not positive: equal samples would then have distance 0."""
-    if not floor > 0:
-        raise ValueError(f"floor={floor}: the smallest distance must be positive.")
+    checks.number("floor", floor, positive=True)
 
 
 def _squared_distances(

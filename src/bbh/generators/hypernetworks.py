@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bbh import checks
 from bbh.generators.base import Generator, fan_in_scale
 from bbh.generators.factored.gradients import outer_linear
 from bbh.generators.hypernetwork import (
@@ -101,8 +102,8 @@ class HypernetworkGenerator(Generator):
     initialization: Initialization = field(default_factory=FromNetwork)
 
     def __post_init__(self):
-        if not self.hidden or min(self.hidden) < 1:
-            raise ValueError(f"hidden={self.hidden}: give at least one positive layer width.")
+        checks.widths("hidden", self.hidden)
+        checks.number("slope", self.slope)
 
     @abstractmethod
     def heads(self, shapes: Shapes) -> list[Head]:

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bbh import checks
 from bbh.generators.base import Generator, fan_in_scale
 from bbh.generators.module import GeneratorModule
 from bbh.noise import GaussianNoise
@@ -43,12 +44,10 @@ class LowRank(Generator):
     spread: float = 0.1
 
     def __post_init__(self):
-        if self.rank < 1:
-            raise ValueError(f"LowRank(rank={self.rank}): at least one term is needed.")
-        if not self.hidden or min(self.hidden) < 1:
-            raise ValueError(f"hidden={self.hidden}: give at least one positive layer width.")
-        if not self.spread > 0:
-            raise ValueError(f"LowRank(spread={self.spread}): spread must be positive.")
+        checks.whole("rank", self.rank, 1, "at least one term is needed")
+        checks.widths("hidden", self.hidden)
+        checks.number("slope", self.slope)
+        checks.number("spread", self.spread, positive=True)
 
     def num_parameters(self, shapes: Shapes, noise_dim: int) -> int:
         """The number of parameters of the generator, without building it."""

@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import nn
 
+from bbh import checks
 from bbh.distribution import WeightDistribution
 from bbh.execution import Execution
 from bbh.likelihoods import Likelihood, P
@@ -60,7 +61,6 @@ def assemble(
 
 
 def check_positive(**values: float) -> None:
-    """Raises if one of these standard deviations is not positive."""
+    """Raises if one of these standard deviations is not positive and finite."""
     for name, value in values.items():
-        if not value > 0:
-            raise ValueError(f"{name}={value}: a standard deviation is positive.")
+        checks.number(name, value, positive=True)

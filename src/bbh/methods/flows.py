@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bbh import checks
 from bbh.distribution import Cost, WeightDistribution
 from bbh.divergences import ClosedForm, NormalMarginals
 from bbh.execution import Execution
@@ -52,6 +53,7 @@ def multiplicative_normalizing_flows(
         sampling: How training draws the Gaussian part: one draw per batch or one per example.
     """
     check_positive(initial_scale=initial_scale, max_scale=max_scale)
+    checks.whole("num_flows", num_flows, 0, "give 0 steps or more")
     if initial_scale >= max_scale:
         # At or above the limit, the parameter that yields this scale does not exist.
         raise ValueError(f"initial_scale={initial_scale} must lie below max_scale={max_scale}.")

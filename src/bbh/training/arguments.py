@@ -19,6 +19,8 @@ def check_arguments(
     validation_loader: object,
     *,
     epochs: object,
+    average_epochs: object,
+    batch_norm_examples: object,
     learning_rate: object,
     optimizer: object,
     scheduler: object,
@@ -29,6 +31,8 @@ def check_arguments(
     if validation_loader is not None:
         check_loader("validation", validation_loader)
     checks.whole("epochs", epochs, 1, "train for at least one")
+    checks.whole("average_epochs", average_epochs, 0, "average over 0 epochs or more")
+    checks.whole("batch_norm_examples", batch_norm_examples, 0, "keep 0 examples or more")
     if learning_rate is not None:
         checks.number("learning_rate", learning_rate, positive=True)
     if isinstance(optimizer, Optimizer):

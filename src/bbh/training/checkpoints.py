@@ -1,5 +1,6 @@
 """Checkpoints: everything that is needed to continue training, written atomically."""
 
+import logging
 import random
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -11,6 +12,8 @@ import torch
 
 from bbh.files import DamagedFileError, atomic_path, check_seal, seal
 from bbh.training.settings import Settings, differences
+
+logger = logging.getLogger("bbh")
 
 FORMAT = 2
 
@@ -127,6 +130,17 @@ def loader_generators(loader: object) -> list[torch.Generator]:
         found += [getattr(getattr(sampler, "sampler", None), "generator", None)]
     unique = {id(one): one for one in found if isinstance(one, torch.Generator)}
     return list(unique.values())
+
+
+def warn_about_workers(loader: object) -> None:
+    """Warns if a loader draws random numbers where no checkpoint can reach them."""
+    if getattr(loader, "num_workers", 0) and getattr(loader, "persistent_workers", False):
+        logger.warning(
+            "the loader keeps its workers from epoch to epoch (persistent_workers=True), and they "
+            "keep random numbers that no checkpoint holds: if examples are changed at random, a "
+            "resumed run differs from an uninterrupted one. With persistent_workers=False it is "
+            "the same bit for bit."
+        )
 
 
 def detached_copy(state: dict[str, Any]) -> dict[str, Any]:

@@ -57,6 +57,8 @@ class Validation:
 
     def __post_init__(self):
         checks.whole("Validation(num_samples)", self.num_samples, 1, "draw at least one")
+        if self.patience is not None:
+            checks.whole("Validation(patience)", self.patience, 1, "wait at least one epoch")
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,9 @@ class Checkpoint:
     resume: bool = False
     seconds: float = 0.0
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def __post_init__(self):
+        checks.number("Checkpoint(seconds)", self.seconds)
 
 
 def fit(
@@ -170,6 +175,8 @@ def fit(
         train_loader,
         None if validation is None else validation.loader,
         epochs=epochs,
+        average_epochs=average_epochs,
+        batch_norm_examples=batch_norm_examples,
         learning_rate=learning_rate,
         optimizer=optimizer,
         scheduler=scheduler,
@@ -177,7 +184,7 @@ def fit(
     if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
         checkpoint = Checkpoint(checkpoint)
     patience = None if validation is None else validation.patience
-    if not 0 <= average_epochs <= epochs:
+    if average_epochs > epochs:
         raise ValueError(f"average_epochs={average_epochs}: there are {epochs} epochs.")
     if average_epochs and patience is not None:
         raise ValueError("patience keeps the best epoch and average_epochs a mean: choose one.")
@@ -232,6 +239,8 @@ def fit(
         if isinstance(train_loader, DataLoader):
             train_loader = fabric.setup_dataloaders(train_loader)
         generators = checkpoints.loader_generators(train_loader)
+        if checkpoint is not None:
+            checkpoints.warn_about_workers(train_loader)
         resumed = checkpoint is not None and _resumed(run, checkpoint, generators)
         if not resumed:
             prepare_targets(posterior.likelihood, train_loader, generators, fabric)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from bbh import checks
 from bbh.annealing import Schedule
 from bbh.training import checkpoints
 from bbh.training.display import Display
@@ -60,6 +61,7 @@ class TrainingRun:
         self.records: list[EpochRecord] = []
         self.best_epoch: int | None = None
         self.best_state: dict[str, Tensor] = {}
+        self._check_rates()
 
     def epoch(
         self, loader: Iterable[Any], steps_per_epoch: int | None, show: Display
@@ -77,6 +79,7 @@ class TrainingRun:
                 terms = self.steps.take(batch, beta)
                 if self.schedule_each_step and self.scheduler is not None:
                     self.scheduler.step()
+                    self._check_rates()
                 if terms is not None:
                     show.step(number, done, terms)
             means = self.steps.means()
@@ -117,6 +120,7 @@ class TrainingRun:
             self.scheduler.step(metrics.get("nll", record.total))
         elif self.scheduler is not None and not self.schedule_each_step:
             self.scheduler.step()
+            self._check_rates()
 
     def out_of_patience(self) -> bool:
         """Whether the best epoch is at least ``patience`` epochs ago."""
@@ -201,6 +205,11 @@ class TrainingRun:
             self.average = [parameter.detach().clone() for parameter in parameters]
         for mean, parameter in zip(self.average, parameters, strict=True):
             mean.lerp_(parameter, 1 / (number + 1))
+
+    def _check_rates(self) -> None:
+        """Raises if a schedule made a learning rate negative or not finite."""
+        for group in self.step.plain_optimizer.param_groups:
+            checks.number("learning_rate", float(group.get("lr", 0.0)))
 
     def _precision(self) -> Any:
         assert self.step.fabric is not None

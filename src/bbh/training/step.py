@@ -93,6 +93,9 @@ class TrainingStep:
                 stop_collecting(matrix)
         groups: list[dict[str, Any]] = self.plain_optimizer.param_groups
         self._parameters: list[nn.Parameter] = [p for group in groups for p in group["params"]]
+        for name, value in (item for group in groups for item in group.items()):
+            if isinstance(value, float) and not isfinite(value):
+                raise ValueError(f"the optimizer has {name}={value}: give a finite number.")
         if not {id(one) for one in self._parameters} & {id(one) for one in posterior.parameters()}:
             raise ValueError(
                 "the optimizer has no parameter of the posterior, so it would train nothing. Make "

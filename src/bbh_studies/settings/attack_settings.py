@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-from bbh_studies.settings.words import ConfigError
-
 
 @dataclass(frozen=True)
 class AttackSettings:
@@ -23,7 +21,4 @@ class AttackSettings:
     attack_steps: int = 20
 
     def check(self) -> None:
-        """Raises if one of the numbers is below one."""
-        for name, number in vars(self).items():
-            if number < 1:
-                raise ConfigError(f"{name}={number}: take at least one.")
+        """Accepts all positive numbers, which is checked for all settings together."""

@@ -13,6 +13,7 @@ from typing import Any
 from torch import nn
 
 import bbh
+from bbh import checks
 from bbh_studies.problems.problem import Problem
 from bbh_studies.settings.attack_settings import AttackSettings
 from bbh_studies.settings.gaussian_prior import GaussianPrior
@@ -21,6 +22,15 @@ from bbh_studies.settings.optimisation import Optimisation
 from bbh_studies.settings.words import ConfigError
 
 GROUPS = ("training", "prior", "method", "problem", "attacks")
+# Numbers that must not be zero. Others may: zero often means none, or the usual number.
+_POSITIVE = frozenset(
+    {
+        *("epochs", "batch_size", "learning_rate", "prior_scale", "noise_scale"),
+        *("num_samples", "prediction_samples", "num_members", "initial_scale", "max_scale"),
+        *("hidden", "noise_dim", "critic_steps", "width", "blocks"),
+        *("attack_images", "attack_draws", "attack_steps"),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -75,12 +85,19 @@ class Config:
 
     def check(self) -> None:
         """Raises if a setting has a value that cannot work, before anything is built."""
+        for name, value in self.flat.items():
+            _check_numbers(name, value)
         for group in GROUPS:
             if (found := getattr(self, group)) is not None:
                 found.check()
         batch_size = self.training.batch_size
         if self.method.is_trained and self.problem.count_steps(batch_size) < 1:
-            raise ConfigError(f"batch_size={batch_size}: there are fewer training examples.")
+            own = self.settings_of("problem").get("steps_per_epoch")
+            raise ConfigError(
+                f"batch_size={batch_size}: there are fewer training examples."
+                if own is None
+                else f"steps_per_epoch={own}: take at least one."
+            )
 
     def make_network(self) -> nn.Module:
         """A freshly initialised network of the problem."""
@@ -131,6 +148,13 @@ class Config:
         return self.with_settings(
             **{name: tuple(one) if isinstance(one, list) else one for name, one in found.items()}
         )
+
+
+def _check_numbers(name: str, value: Any) -> None:
+    """Raises for a number that is negative or not finite, or zero where that has no meaning."""
+    for one in value if isinstance(value, tuple) else (value,):
+        if isinstance(one, int | float) and not isinstance(one, bool):
+            checks.number(name, one, positive=name in _POSITIVE)
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[str, str]]:

@@ -63,10 +63,6 @@ class Optimisation:
         check_word("optimizer", self.optimizer, _OPTIMIZERS)
         # A loss scaler, which 16-mixed would need, rules out recording a training step.
         check_word("precision", self.precision, ("32-true", "bf16-mixed"))
-        if self.epochs < 1:
-            raise ConfigError(f"epochs={self.epochs}: train for at least one.")
-        if self.batch_size < 1:
-            raise ConfigError(f"batch_size={self.batch_size}: take at least one example.")
         if self.anneal_end > self.epochs:
             raise ConfigError(
                 f"annealing would end at epoch {self.anneal_end:g} and training ends at "
