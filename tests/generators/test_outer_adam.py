@@ -76,6 +76,7 @@ def test_plain_twin(shape, rank, settings, monkeypatch):
     assert compare(outer_adam_plain_, shape, rank, settings) < 3e-6
 
 
+@pytest.mark.slow
 def test_triton_kernel_through_its_interpreter():
     pytest.importorskip("triton", reason="Triton is not installed")
     error = run_interpreted(

@@ -190,6 +190,7 @@ def mean_bound(weights: MultiplicativeFlow, repetitions: int) -> tuple[float, fl
     return bounds.mean().item(), bounds.std().item() / math.sqrt(repetitions)
 
 
+@pytest.mark.slow
 def test_flow_bound_exceeds_the_kl_by_the_gap_of_the_auxiliary():
     # Without flow steps everything is Gaussian: w ~ N(z̄·m, v·m² + s²), and
     # bound = KL(q(w)‖p) + E_w KL(q(z | w)‖r(z | w)).

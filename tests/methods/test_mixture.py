@@ -319,6 +319,7 @@ def test_dropout_layers_of_the_network_stay_on():
     assert (predictive.draws[1::2].std(0) > 0).all()
 
 
+@pytest.mark.slow
 def test_hypernets_are_trained_like_one_alone():
     """In distribution: a member draws other numbers than one alone does."""
     inputs = torch.linspace(-1, 1, 20).unsqueeze(1)

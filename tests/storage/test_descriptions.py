@@ -52,10 +52,11 @@ values = st.one_of(
     st.builds(divergences.Adversarial, widths, counts, counts, counts, st.none() | counts),
     st.builds(generators.LayerWise, **generator_fields),
     st.builds(generators.Sliced, **generator_fields),
+    st.builds(generators.LowRank, st.integers(1, 40), spread=positive),
     st.builds(generators.Single, **generator_fields, chunk=st.none() | counts),
     st.builds(priors.FanIn, positive),
     st.builds(bbh.GaussianNoise, counts, st.booleans()),
-    st.builds(bbh.AdversarialTraining, positive, positive),
+    st.builds(bbh.AdversarialTraining, positive, st.floats(0, 1)),
     st.sampled_from(FlowKind),
     st.sampled_from(Sampling),
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -101,7 +102,7 @@ class TestDescriptions:
             "Normal", "Laplace", "StudentT", "ScaleMixture", "PerLayer", "Categorical",
             "Bernoulli", "Gaussian", "HeteroscedasticGaussian", "ClosedForm", "NearestNeighbour",
             "JointNearestNeighbour", "NearestNeighbourEntropy", "JointEntropy", "Adversarial",
-            "LayerWise", "Sliced", "Single", "Glorot", "FromNetwork", "GaussianNoise",
+            "LayerWise", "Sliced", "Single", "LowRank", "Glorot", "FromNetwork", "GaussianNoise",
             "AdversarialTraining", "Standardisation", "FanIn",
             "Centred",  # below, since its tensors are not JSON
         }  # fmt: skip

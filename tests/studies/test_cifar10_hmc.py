@@ -14,13 +14,14 @@ import bbh
 from bbh import metrics
 from bbh.network import trainable_parameters
 from bbh.samples import size
+from bbh_studies.arrays import read_arrays
 from bbh_studies.cli import app
 from bbh_studies.datasets import DataError, cifar10
 from bbh_studies.datasets.cifar10 import CIFAR10, moments
 from bbh_studies.datasets.cifar10_hmc import load_cifar10_hmc, read_hmc
 from bbh_studies.problems.cifar10_hmc.network import FilterResponseResNet
 from bbh_studies.problems.cifar10_hmc.train_and_measure import measure
-from bbh_studies.record import Record, read_arrays
+from bbh_studies.record import Record
 from bbh_studies.run.estimates import estimate
 from bbh_studies.run.plan import plan
 from bbh_studies.studies import find_study

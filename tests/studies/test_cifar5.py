@@ -70,6 +70,7 @@ def test_all_methods_from_files_to_a_report(data, tmp_path, preset):
     )
 
 
+@pytest.mark.slow
 def test_a_small_network_learns_to_tell_stripes_apart(data, tmp_path):
     settings = (*TINY, "width=8", "learning_rate=0.01", "temperature=0.01")
     arguments = ("--method", "map", "--epochs", "12")

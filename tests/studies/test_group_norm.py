@@ -41,6 +41,7 @@ def compare(forward, backward, batch, channels, groups, height, width, added, dt
     )
 
 
+@pytest.mark.slow
 def test_triton_kernels_through_their_interpreter():
     pytest.importorskip("triton", reason="Triton is not installed")
     errors = run_interpreted(

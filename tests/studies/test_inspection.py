@@ -55,6 +55,7 @@ def test_a_run_keeps_its_posterior_for_a_look_later(tmp_path):
     assert files(folder) == ["arrays.npz", "record.json"]
 
 
+@pytest.mark.slow
 def test_a_run_looks_at_its_posterior_without_changing_its_numbers(tmp_path):
     arguments = [*BBB, "--method", "map"]
     plain = runner.invoke(app, [*arguments, "--out", str(tmp_path / "plain")])
@@ -157,6 +158,7 @@ def test_the_report_shows_inspected_runs_side_by_side(tmp_path):
     assert "MNF: 0% of pairs correlated beyond ±0.5 (independent Gaussians: 0.0%); " in section
 
 
+@pytest.mark.slow
 def test_a_broken_inspection_is_named(tmp_path):
     write_records(tmp_path)
     path = next(path for path in tmp_path.rglob("record.json") if Record.read(path).seed == 0)

@@ -58,6 +58,7 @@ def problem(seed: int = 0):
     return build, loader, DataLoader(data, 40)
 
 
+@pytest.mark.slow
 def test_the_scale_that_predicts_best_is_found():
     torch.manual_seed(1)
     design, targets, inputs, answers = regression()
