@@ -14,7 +14,7 @@ from bbh import checks
 from bbh.generators.base import Generator, fan_in_scale
 from bbh.generators.module import GeneratorModule
 from bbh.noise import GaussianNoise
-from bbh.samples import Params, Shapes, TensorTable
+from bbh.samples import Params, Shapes, TensorTable, size
 
 # The number of noise draws to estimate means and variances of the coefficients with.
 _PROBES = 256
@@ -54,7 +54,7 @@ class LowRank(Generator):
         widths = (noise_dim, *self.hidden, self.rank)
         trunk = sum((a + 1) * b for a, b in itertools.pairwise(widths))
         factors = sum(sum(sides) for sides in map(_sides, shapes.values()))
-        return sum(map(math.prod, shapes.values())) + self.rank * factors + trunk * len(shapes)
+        return size(shapes) + self.rank * factors + trunk * len(shapes)
 
     def make(self, values: Params, noise: GaussianNoise) -> "LowRankKernels":
         """Builds the generator around the network's values."""

@@ -30,7 +30,7 @@ def starts(
         fresh, kept = _fresh_copy(network)
         if kept and further == 1:
             logger.warning(
-                "ensemble members start with equal %s: their modules have no reset_parameters(). "
+                "members start with equal %s: their modules have no reset_parameters(). "
                 "Pass make_network= for members that differ there too.",
                 ", ".join(kept),
             )

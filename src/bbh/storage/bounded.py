@@ -32,7 +32,7 @@ class BoundedBuilding(TorchDispatchMode):
     def __init__(self, num_values: int):
         super().__init__()
         self._at_once = _VALUES + _AT_ONCE * num_values
-        self._in_all = 100 * _VALUES + _IN_ALL * num_values
+        self._in_all = _IN_ALL * (_VALUES + num_values)
         self._operations = _OPERATIONS + num_values
 
     def __torch_dispatch__(

@@ -219,13 +219,14 @@ def fit(
     # would still collect gradient factors, which nothing uses.
     with closing(steps), algorithms:
         made_scheduler = scheduler(step.plain_optimizer) if scheduler else None
-        settings = run_settings(
+        # Only for a checkpoint: checksums of tensors take their time.
+        settings = checkpoint and run_settings(
             step,
             loader=train_loader,
             beta=beta,
             scheduler=made_scheduler,
             schedule_each_step=schedule_each_step,
-            own={} if checkpoint is None else checkpoint.settings,
+            own=checkpoint.settings,
         )
         run = TrainingRun(
             steps,
@@ -234,7 +235,7 @@ def fit(
             schedule_each_step,
             patience,
             epochs - average_epochs + 1 if average_epochs else None,
-            settings,
+            settings or {},
         )
         if isinstance(train_loader, DataLoader):
             train_loader = fabric.setup_dataloaders(train_loader)

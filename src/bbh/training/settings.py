@@ -1,7 +1,7 @@
 """The settings of a training run by name, which a checkpoint holds to be compared with later.
 
-Only plain values are kept: numbers, words, and checksums of tensors. Of a function, or of another
-object that consists of code, only the class is known: two functions are not told apart.
+Only plain values are kept: numbers, words, and checksums of tensors. A function, or another object
+that consists of code, is kept as the name of its class: two functions are not told apart.
 """
 
 import dataclasses
