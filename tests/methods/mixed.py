@@ -38,3 +38,10 @@ def images(number: int = 12) -> Tensor:
 
 def labels(number: int = 12) -> Tensor:
     return torch.arange(number) % 3
+
+
+def trained(posterior: bbh.Posterior, batch: tuple, steps: int, rate: float) -> None:
+    optimizer = torch.optim.Adam(posterior.parameters(), lr=rate)
+    step = bbh.TrainingStep(posterior, optimizer, num_data=len(batch[0]))
+    for _ in range(steps):
+        step(batch)

@@ -15,7 +15,7 @@ from bbh.likelihoods import Categorical, Gaussian
 from bbh.methods import MeanFieldNormal, Mixture, mixture
 from bbh.prediction.draws import Draws
 from bbh.priors import Normal
-from methods.mixed import CRITIC, MAP, images
+from methods.mixed import CRITIC, MAP, images, trained
 from scenarios import METHODS, SmallLeNet, mlp
 
 

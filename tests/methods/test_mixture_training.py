@@ -12,15 +12,8 @@ import bbh
 from bbh.likelihoods import Categorical, Gaussian
 from bbh.methods import Sampling, mixture
 from bbh.objective import negative_log_likelihood
-from methods.mixed import MAP, MEMBERS, images, labels
+from methods.mixed import MAP, MEMBERS, images, labels, trained
 from scenarios import BatchNormNet, SmallLeNet, dropout_mlp
-
-
-def trained(posterior: bbh.Posterior, batch: tuple, steps: int, rate: float) -> None:
-    optimizer = torch.optim.Adam(posterior.parameters(), lr=rate)
-    step = bbh.TrainingStep(posterior, optimizer, num_data=len(batch[0]))
-    for _ in range(steps):
-        step(batch)
 
 
 def separate(whole: bbh.Posterior, member: Callable, network: nn.Module) -> list[bbh.Posterior]:
