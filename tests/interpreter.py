@@ -6,13 +6,12 @@ The interpreter is chosen when a kernel is first imported, so it cannot be switc
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 
 def run_interpreted(code: str) -> str:
     environment = os.environ | {
         "TRITON_INTERPRET": "1",
-        "PYTHONPATH": str(Path(__file__).parent),
+        "PYTHONPATH": os.pathsep.join(sys.path),
     }
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment

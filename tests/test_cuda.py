@@ -1,6 +1,7 @@
 """The same on a GPU: skipped where there is none."""
 
 import copy
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -8,11 +9,17 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import bbh
 from bbh.execution import Streams
+from bbh.generators.factored.rmsprop import TensorFlowRMSprop
+from bbh.training import recorded as graphs
 from bbh_studies.problems.cifar5 import group_norm
 from bbh_studies.problems.cifar5.resnet import ResNet
 from divergences.test_neighbours import CASES
 from divergences.test_neighbours import compare as compare_neighbours
+from generators.test_factored_optimizers import posterior_and_data
 from generators.test_outer_adam import SETTINGS, SHAPES, check_rounding, compare, rounding
+from generators.test_outer_rmsprop import RANKS
+from generators.test_outer_rmsprop import SETTINGS as RMSPROP
+from generators.test_outer_rmsprop import compare as compare_rmsprop
 from generators.test_skinny import CASES as SKINNY
 from generators.test_skinny import compare as compare_products
 from scenarios import BatchNormNet, LeNet, LSTMNet, SmallLeNet, TransformerNet, mlp, over_methods
@@ -99,6 +106,42 @@ def test_graphs_train_as_single_kernels_do(method, make):
     torch.testing.assert_close(totals[0], totals[1], rtol=2e-2, atol=2e-2)
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_graphs_train_with_tensorflows_rmsprop_as_single_kernels_do(fails, monkeypatch):
+    """Output layers are factored; if a step fails, both end with the state before it."""
+    replays = []
+
+    def counting(work, record=graphs.record):
+        replay = record(work)
+        return lambda: (replays.append(1), replay())
+
+    monkeypatch.setattr(graphs, "record", counting)
+    results = []
+    for graph in (False, True):
+        posterior, batches = posterior_and_data()
+        batches *= 20
+        if fails:
+            batches[75] = torch.full((6, 4), torch.nan), batches[75][1]
+        optimizers = []
+
+        def make(parameters, weights=posterior.weights, optimizers=optimizers):
+            matrices = weights.factored_parameters()
+            optimizers.append(TensorFlowRMSprop(parameters, matrices, lr=1e-3))
+            return optimizers[0]
+
+        settings = {"optimizer": make, "cuda_graph": graph, "gradient_clip": 0.5}
+        failing = pytest.raises(bbh.DivergedError, match="step 76: the nll is nan")
+        torch.manual_seed(1)
+        with failing if fails else nullcontext():
+            bbh.fit(posterior, batches, epochs=1, num_data=24, progress=False, **settings)
+        (optimizer,) = optimizers
+        assert len(optimizer.factored) == 4
+        results.append((posterior.state_dict(), optimizer.state_dict()["state"]))
+    assert len(replays) == 77
+    # The same random numbers; sums in another order, eighty steps.
+    torch.testing.assert_close(*results, rtol=1e-2, atol=1e-3)
+
+
 def normed():
     return [
         torch.nn.Conv2d(1, 8, 3),
@@ -179,6 +222,23 @@ def test_rank_adam_kernel(shape):
     for rank in (1, 5, 16):
         for settings in SETTINGS:
             assert compare(on_gpu, shape, rank, settings) < 3e-6
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_rank_rmsprop_kernel(shape):
+    from bbh.generators.factored.outer_rmsprop_triton import launch
+
+    def on_gpu(*tensors):
+        *moved, settings = tensors
+        moved = [one.cuda() for one in moved]
+        settings = settings._replace(rate=settings.rate.cuda(), skip=settings.skip.cuda())
+        launch(*moved, settings)
+        for old, new in zip(tensors[:2], moved[:2], strict=True):
+            old.copy_(new)
+
+    for rank in RANKS:
+        for settings in RMSPROP:
+            assert compare_rmsprop(on_gpu, shape, rank, *settings) < 3e-6
 
 
 def test_rank_adam_kernel_with_half_the_moments():

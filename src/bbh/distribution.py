@@ -119,5 +119,5 @@ class WeightDistribution(nn.Module, ABC):
         return {}
 
     def factored_parameters(self) -> list[nn.Parameter]:
-        """Matrices whose gradient can be kept as a product of factors; see ``FactoredAdam``."""
+        """Matrices whose gradient can be kept in factors; see ``FactoredOptimizer``."""
         return []

@@ -9,14 +9,8 @@ from torch.optim.lr_scheduler import ConstantLR
 
 import bbh
 from bbh.generators.factored.adam import FactoredAdam, make_adam
-from bbh.generators.factored.gradients import (
-    clip_,
-    collect_factors,
-    factors_of,
-    outer_linear,
-    total_norm,
-)
 from bbh.generators.factored.outer_adam import AdamSettings, outer_adam_plain_, rounded_at_random
+from generators.test_factored_optimizers import posterior_and_data
 from interpreter import run_interpreted
 from scenarios import mlp
 
@@ -71,7 +65,7 @@ def compare(update, shape, rank, settings):
 @pytest.mark.parametrize("rank", [1, 5, 16])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_plain_twin(shape, rank, settings, monkeypatch):
-    monkeypatch.setattr("bbh.generators.factored.outer_adam._BLOCK_BYTES", 40_000)  # several blocks
+    monkeypatch.setattr("bbh.generators.factored.gradients._BLOCK_BYTES", 40_000)  # several blocks
     # Sums of sixteen products in single precision: 16 · 6e-8, over three steps.
     assert compare(outer_adam_plain_, shape, rank, settings) < 3e-6
 
@@ -155,60 +149,6 @@ def test_half_the_moments_stay_so_after_loading():
     torch.testing.assert_close(optimizer.state[large[0]], before, rtol=0, atol=0)
 
 
-def test_factors_are_the_gradient():
-    matrix, features = torch.randn(7, 4, requires_grad=True), torch.randn(3, 4, requires_grad=True)
-    outputs = torch.randn(3, 7)
-    (outer_linear(features, matrix) * outputs).sum().backward()
-    dense, inner = matrix.grad, features.grad
-    matrix.grad = features.grad = None
-    collect_factors(matrix)
-    (outer_linear(features, matrix) * outputs).sum().backward()
-    assert matrix.grad is None
-    torch.testing.assert_close(features.grad, inner)
-    left, right = factors_of(matrix)
-    torch.testing.assert_close(left.T @ right, dense)
-    # Two passes add up, as gradients do.
-    (outer_linear(features, matrix) * outputs).sum().backward()
-    left, right = factors_of(matrix)
-    torch.testing.assert_close(left.T @ right, 2 * dense)
-
-
-def test_norm_and_clipping_see_both_kinds():
-    matrix, bias = torch.nn.Parameter(torch.randn(7, 4)), torch.nn.Parameter(torch.randn(7))
-    features = torch.randn(3, 4)
-
-    def backward():
-        (outer_linear(features, matrix) + bias).square().sum().backward()
-
-    backward()
-    parameters = [matrix, bias]
-    expected = torch.nn.utils.get_total_norm([p.grad for p in parameters])
-    clipped = matrix.grad * 0.5 / expected
-    matrix.grad = bias.grad = None
-    collect_factors(matrix)
-    backward()
-    norm = total_norm(parameters)
-    torch.testing.assert_close(norm, expected)
-    clip_(parameters, 0.5, norm)
-    left, right = factors_of(matrix)
-    torch.testing.assert_close(left.T @ right, clipped)
-    torch.testing.assert_close(total_norm(parameters), torch.tensor(0.5))
-
-
-def posterior_and_data():
-    torch.manual_seed(0)
-    # Wide enough that output layers count as large.
-    network = torch.nn.Sequential(torch.nn.Linear(4, 64), torch.nn.ReLU(), torch.nn.Linear(64, 3))
-    posterior = bbh.methods.bayes_by_hypernet(
-        network,
-        bbh.likelihoods.Categorical(),
-        generator=bbh.generators.LayerWise((8, 512)),
-        # Gradients of close neighbours magnify rounding: they are limited here.
-        divergence=bbh.divergences.NearestNeighbourEntropy(floor=0.1),
-    )
-    return posterior, [(torch.randn(6, 4), torch.arange(6) % 3) for _ in range(4)]
-
-
 @pytest.mark.parametrize("clip", [None, 0.1])
 def test_the_same_training_as_with_torchs_adam(clip, tmp_path):
     results = []
@@ -249,41 +189,6 @@ def test_one_step_with_weight_decay(decoupled):
         optimizer.step()
     for mine, expected in zip(posterior.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(mine, expected, rtol=1e-4, atol=1e-4)
-
-
-def test_a_skipped_step_leaves_no_trace():
-    posterior, data = posterior_and_data()
-    optimizer = make_adam(posterior.weights, posterior.parameters())
-    bbh.free_energy(posterior, data[0], num_data=24).total.backward()
-    optimizer.step()
-    before = copy.deepcopy((posterior.state_dict(), optimizer.state_dict()["state"]))
-    optimizer.found_inf = torch.ones(())
-    optimizer.step()
-    after = (posterior.state_dict(), optimizer.state_dict()["state"])
-    torch.testing.assert_close(after, before, rtol=0, atol=0)
-
-
-def test_large_output_layers_are_factored_and_given_back():
-    posterior, data = posterior_and_data()
-    optimizer = make_adam(posterior.weights, posterior.parameters())
-    assert isinstance(optimizer, FactoredAdam)
-    bbh.free_energy(posterior, data[0], num_data=24).total.backward()
-    dense = [p for p in posterior.parameters() if p.grad is None]
-    assert [tuple(p.shape) for p in dense] == [(256, 512), (192, 512)]
-    optimizer.zero_grad()
-    assert all(factors_of(p) is None for p in dense)
-    optimizer.release()
-    bbh.free_energy(posterior, data[0], num_data=24).total.backward()
-    assert all(p.grad is not None for p in posterior.parameters())
-
-
-def test_training_that_broke_off_gives_them_back():
-    posterior, data = posterior_and_data()
-    broken = [(torch.full((6, 4), torch.nan), torch.arange(6) % 3)]
-    with pytest.raises(bbh.DivergedError):
-        bbh.fit(posterior, broken, epochs=1, num_data=24, progress=False)
-    bbh.free_energy(posterior, data[0], num_data=24).total.backward()
-    assert all(p.grad is not None for p in posterior.parameters())
 
 
 def test_checkpoints_serve_either_optimizer(tmp_path):

@@ -10,6 +10,7 @@ from torch import nn
 
 import bbh
 from bbh.divergences.closed_form import normal_kl
+from bbh.generators.factored.rmsprop import TensorFlowRMSprop
 from bbh.likelihoods import Categorical
 from bbh.methods import MultiplicativeFlow
 from bbh.priors import Normal
@@ -21,42 +22,12 @@ from bbh_studies.studies import find_study
 MNIST, TOY = find_study("mnist"), find_study("toy")
 
 
-def test_rmsprop_by_hand():
-    weight = nn.Parameter(torch.tensor([1.0, -2.0], dtype=torch.float64))
-    optimizer = legacy.TensorFlowRMSprop([weight], lr=0.1, decay=0.9, eps=1e-5)
-    square, expected = [1.0, 1.0], [1.0, -2.0]
-    for gradient in ([0.5, -3.0], [0.0, 1.0], [2.0, 0.25]):
-        weight.grad = torch.tensor(gradient, dtype=torch.float64)
-        optimizer.step()
-        for i, g in enumerate(gradient):
-            square[i] = 0.9 * square[i] + 0.1 * g**2
-            expected[i] -= 0.1 * g / math.sqrt(square[i] + 1e-5)
-    torch.testing.assert_close(weight.detach(), torch.tensor(expected, dtype=torch.float64))
-
-
-def test_rmsprop_goes_on_from_its_state():
-    def trained(interrupted: bool) -> torch.Tensor:
-        torch.manual_seed(0)
-        weight = nn.Parameter(torch.ones(3))
-        optimizer = legacy.TensorFlowRMSprop([weight])
-        for step in range(6):
-            if interrupted and step == 3:
-                state = optimizer.state_dict()
-                optimizer = legacy.TensorFlowRMSprop([weight])
-                optimizer.load_state_dict(state)
-            weight.grad = torch.randn(3)
-            optimizer.step()
-        return weight.detach()
-
-    assert torch.equal(trained(False), trained(True))
-
-
-def test_its_first_steps_are_smaller_than_pytorchs():
+def test_first_steps_of_rmsprop_are_smaller_than_pytorchs():
     config = MNIST.row("bbh", "legacy")
     weight = nn.Parameter(torch.zeros(1))
     posterior = bbh.methods.maximum_a_posteriori(nn.Linear(1, 1), Categorical())
     optimizer = config.training.make_optimizer(posterior)([weight])
-    assert isinstance(optimizer, legacy.TensorFlowRMSprop)
+    assert isinstance(optimizer, TensorFlowRMSprop)
     weight.grad = torch.tensor([1e-3])
     optimizer.step()
     assert weight.item() == pytest.approx(-1e-4 * 1e-3 / math.sqrt(0.9), rel=1e-3)

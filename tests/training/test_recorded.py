@@ -1,12 +1,15 @@
 """Recorded steps: the same training as one kernel at a time. A plain call stands in for a graph."""
 
 import copy
+from contextlib import nullcontext
+from functools import partial
 
 import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import bbh
+from bbh.generators.factored.rmsprop import TensorFlowRMSprop, make_tensorflow_rmsprop
 from bbh.training import recorded as graphs
 from scenarios import BatchNormNet, mlp, over_methods
 
@@ -75,6 +78,50 @@ def test_the_same_training_with_and_without(method, make, recorded):
     torch.testing.assert_close(torch.tensor(first), torch.tensor(second), rtol=1e-4, atol=1e-5)
     for name, value in weights.items():
         torch.testing.assert_close(value, others[name], rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_same_training_with_tensorflows_rmsprop(fails, recorded):
+    """Output layers are factored; if a step fails, both end with the state before it."""
+    inputs = torch.randn(40, 200)
+    inputs[30:] = torch.nan if fails else inputs[30:]
+    posterior = bbh.methods.bayes_by_hypernet(
+        torch.nn.Linear(200, 60), bbh.likelihoods.Categorical()
+    )
+    results = []
+    for one, graph in ((posterior, False), (copy.deepcopy(posterior), True)):
+        optimizers = []
+
+        def make(parameters, one=one, optimizers=optimizers):
+            optimizers.append(make_tensorflow_rmsprop(one.weights, parameters, lr=1e-2))
+            return optimizers[0]
+
+        failing = pytest.raises(bbh.DivergedError, match="step 7: the nll is nan")
+        with failing if fails else nullcontext():
+            fit(one, loader(inputs), graph, epochs=1, gradient_clip=0.5, optimizer=make)
+        (optimizer,) = optimizers
+        assert optimizer.factored
+        assert optimizer.found_inf is None
+        assert optimizer.param_groups[0].keys() == {"params", "lr", "decay", "eps"}
+        results.append((one.state_dict(), optimizer.state_dict()))
+    assert len(recorded) == 5
+    # The rate is in single precision where it is read on the device.
+    torch.testing.assert_close(*results, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("make", "can"),
+    [
+        (partial(torch.optim.Adam, fused=True), True),
+        (partial(bbh.training.FactoredAdam, factored=()), True),
+        (TensorFlowRMSprop, True),
+        (torch.optim.Adam, False),
+        (torch.optim.SGD, False),
+        (torch.optim.RMSprop, False),
+    ],
+)
+def test_optimizers_that_can_be_recorded(make, can):
+    assert graphs.can_record_optimizer(make([torch.nn.Parameter(torch.zeros(2))])) == can
 
 
 def test_critics_take_their_steps_in_recorded_ones(recorded):
@@ -283,15 +330,30 @@ def test_a_loader_that_runs_dry_is_empty(recorded):
         fit(posterior, batches, True, epochs=2, num_data=30)
 
 
-def test_settings_that_change_every_step_are_not_recorded(recorded):
+def one_cycle(optimizer):  # moves Adam's first beta along with its rate
+    return torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.01, total_steps=13)
+
+
+class MovingDecay(torch.optim.lr_scheduler.LRScheduler):
+    def get_lr(self):
+        for group in self.optimizer.param_groups:
+            group["decay"] *= 0.9
+        return [group["lr"] for group in self.optimizer.param_groups]
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "optimizer"), [(one_cycle, None), (MovingDecay, TensorFlowRMSprop)]
+)
+def test_settings_that_change_every_step_are_not_recorded(scheduler, optimizer, recorded):
     posterior = bbh.methods.maximum_a_posteriori(mlp(), bbh.likelihoods.Categorical())
     other = copy.deepcopy(posterior)
     inputs = torch.randn(20, 4)
-
-    def one_cycle(optimizer):  # moves Adam's first beta along with its rate
-        return torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.01, total_steps=13)
-
-    settings = {"epochs": 3, "scheduler": one_cycle, "schedule_each_step": True}
+    settings = {
+        "epochs": 3,
+        "optimizer": optimizer,
+        "scheduler": scheduler,
+        "schedule_each_step": True,
+    }
     _, weights = fit(posterior, loader(inputs), False, **settings)
     _, others = fit(other, loader(inputs), True, **settings)
     # The fourth step is recorded; the fifth has other numbers.

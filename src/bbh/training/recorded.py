@@ -14,11 +14,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Adam
+from torch.optim import Adam, Optimizer
 from torch.utils import _pytree as pytree  # pyright: ignore[reportPrivateUsage]
 
 from bbh.batches import Batch, as_batch, move
 from bbh.execution import Recorded
+from bbh.generators.factored.optimizer import FactoredOptimizer
 from bbh.training.device_verdict import DeviceVerdict
 from bbh.training.eager import EagerSteps
 from bbh.training.step import TrainingStep, scales_losses
@@ -56,7 +57,7 @@ class RecordedSteps:
         self._rehearsed: dict[Any, int] = {}
         self._recorded: dict[Any, tuple[list[Tensor], Replay]] = {}
         self._state: DeviceVerdict | None = None
-        self._recorded_numbers: list[Any] = []
+        self._recorded_settings: list[dict[str, Any]] = []
         self._refused = False
         # States of the random generators before each replay since the last check.
         self._since_look: list[list[Tensor]] = []
@@ -108,7 +109,7 @@ class RecordedSteps:
         self._eager.close()
 
     def _ready(self, shape: Any, batch: Batch) -> bool:
-        if self._recorded and not self._refused and self._numbers() != self._recorded_numbers:
+        if self._recorded and not self._refused and self._settings() != self._recorded_settings:
             self._refuse("the optimizer's settings change from step to step")
         if self._refused or shape in self._recorded:
             return not self._refused
@@ -144,10 +145,11 @@ class RecordedSteps:
         def work() -> None:
             state.add(self.step.run(fixed, state.beta.tensor, state, self._execution))
 
-        # The recorded step reads learning rates from tensors on the device. Schedules, checkpoints
-        # and all other code expect plain numbers, which are put back after recording.
-        before = [{key: group[key] for key in ("lr", "capturable")} for group in self._groups()]
-        self._recorded_numbers = self._numbers()
+        # The recorded step reads learning rates from tensors on the device, and torch's optimizers
+        # want to be told that they are recorded. Schedules, checkpoints and all other code expect
+        # plain numbers, which are put back after recording.
+        before = [dict(group) for group in self._groups()]
+        self._recorded_settings = self._settings()
         for group, rate in zip(self._groups(), state.rates, strict=True):
             group.update(lr=rate.tensor, capturable=True)
         self.step.optimizer.zero_grad(set_to_none=True)
@@ -155,6 +157,7 @@ class RecordedSteps:
             return buffers, record(work)
         finally:
             for group, own in zip(self._groups(), before, strict=True):
+                group.clear()
                 group.update(own)
 
     def _look(self) -> dict[str, float]:
@@ -176,10 +179,11 @@ class RecordedSteps:
         self._state.taken.zero_()
         return terms
 
-    def _numbers(self) -> list[Any]:
+    def _settings(self) -> list[dict[str, Any]]:
         """Optimizer settings that a graph contains as constants, but some schedules change."""
         return [
-            [group[key] for key in ("betas", "eps", "weight_decay")] for group in self._groups()
+            {name: value for name, value in group.items() if name not in ("params", "lr")}
+            for group in self._groups()
         ]
 
     def _groups(self) -> list[dict[str, Any]]:
@@ -187,15 +191,22 @@ class RecordedSteps:
 
 
 def can_record(step: TrainingStep) -> bool:
-    """Whether steps may be recorded: on one CUDA device, with a fused Adam.
-
-    A fused Adam can skip an update by a flag on the device.
-    """
-    fabric, optimizer = step.fabric, step.plain_optimizer
-    fused = isinstance(optimizer, Adam) and all(group["fused"] for group in optimizer.param_groups)
+    """Whether steps may be recorded: on one CUDA device, if the optimizer can be recorded."""
+    fabric = step.fabric
     if fabric is None or scales_losses(fabric):
         return False
-    return fabric.device.type == "cuda" and fabric.world_size == 1 and fused
+    one_gpu = fabric.device.type == "cuda" and fabric.world_size == 1
+    return one_gpu and can_record_optimizer(step.plain_optimizer)
+
+
+def can_record_optimizer(optimizer: Optimizer) -> bool:
+    """Whether an optimizer reads its rate on the device, and can skip an update by a flag there.
+
+    ``FactoredOptimizer`` promises that and says what it means; torch's fused Adam does so too.
+    """
+    if isinstance(optimizer, Adam):
+        return all(group["fused"] for group in optimizer.param_groups)
+    return isinstance(optimizer, FactoredOptimizer)
 
 
 def make_steps(step: TrainingStep, *, cuda_graph: bool = True) -> EagerSteps | RecordedSteps:

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from bbh import checks
 from bbh.batches import Batch, Inputs, as_batch, move
 from bbh.execution import Execution
-from bbh.generators.factored.adam import FactoredAdam
 from bbh.generators.factored.gradients import clip_, stop_collecting, total_norm
+from bbh.generators.factored.optimizer import FactoredOptimizer
 from bbh.objective import FreeEnergy, check_settings, free_energy
 from bbh.posterior import Posterior
 from bbh.training.verdicts import (
@@ -87,7 +87,7 @@ class TrainingStep:
         if fabric is not None:
             self._objective, self.optimizer = fabric.setup(self._objective, optimizer)
         self.gradient_clip = gradient_clip
-        if not isinstance(self.plain_optimizer, FactoredAdam):
+        if not isinstance(self.plain_optimizer, FactoredOptimizer):
             # An earlier optimizer may not have been closed; this one needs whole gradients.
             for matrix in posterior.weights.factored_parameters():
                 stop_collecting(matrix)
@@ -173,7 +173,7 @@ class TrainingStep:
 
     def close(self) -> None:
         """Ends training and undoes what the optimizer changed about the posterior."""
-        if isinstance(self.plain_optimizer, FactoredAdam):
+        if isinstance(self.plain_optimizer, FactoredOptimizer):
             self.plain_optimizer.release()
 
     @property

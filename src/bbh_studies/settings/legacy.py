@@ -8,13 +8,11 @@ while theirs have 1,000 images.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch import nn
 
 import bbh
 from bbh.distribution import Cost
@@ -67,51 +65,6 @@ class FlattenedNearestNeighbour(Divergence):
         ratio = (across + _FLOOR**2).sqrt() / (_FLOOR + _TINY) + _TINY
         constant = generated.numel() * math.log(num_samples / (num_samples - 1))
         return Cost(ratio.log().sum() + constant)
-
-
-class TensorFlowRMSprop(Optimizer):
-    """RMSProp as in TensorFlow 1, which differs from PyTorch's.
-
-        v ← decay · v + (1 − decay) · g²,  w ← w − lr · g / √(v + ε),  v₀ = 1
-
-    PyTorch starts v at zero and adds ε after the root. With v starting at one, the first steps
-    (about 1/(1 − decay) of them) are smaller by a factor that depends on the gradient's size.
-
-    Args:
-        params: Parameters to optimise.
-        lr: Step size.
-        decay: Factor on the running mean square v in every step.
-        eps: ε.
-    """
-
-    def __init__(
-        self,
-        params: Iterable[nn.Parameter],
-        lr: float = 1e-4,
-        decay: float = 0.9,
-        eps: float = 1e-5,
-    ):
-        super().__init__(params, {"lr": lr, "decay": decay, "eps": eps})
-
-    @torch.no_grad()
-    def step(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, closure: Callable[[], float] | None = None
-    ) -> float | None:
-        """Updates every parameter that has a gradient."""
-        loss = None if closure is None else closure()
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._update(parameter, parameter.grad, group)
-        return loss
-
-    def _update(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
-        state = self.state[parameter]
-        if not state:
-            state["square"] = torch.ones_like(parameter)
-        square: Tensor = state["square"]
-        square.mul_(group["decay"]).addcmul_(gradient, gradient, value=1 - group["decay"])
-        parameter.addcdiv_(gradient, (square + group["eps"]).sqrt_(), value=-group["lr"])
 
 
 def kernel_names(network: nn.Module) -> list[str]:

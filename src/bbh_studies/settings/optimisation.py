@@ -12,13 +12,14 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler
 
 import bbh
 from bbh.annealing import Schedule
+from bbh.generators.factored.rmsprop import make_tensorflow_rmsprop
 from bbh_studies.settings import legacy
 from bbh_studies.settings.words import ConfigError, check_word, choose
 
 _OPTIMIZERS: dict[str, Callable[[bbh.Posterior[Any]], Any]] = {
     "adam": lambda posterior: partial(bbh.training.make_adam, posterior.weights),
     "rmsprop": lambda _: partial(torch.optim.RMSprop, alpha=0.9),
-    "rmsprop_tf": lambda _: legacy.TensorFlowRMSprop,
+    "rmsprop_tf": lambda posterior: partial(make_tensorflow_rmsprop, posterior.weights),
 }
 # Numbers stored per parameter: its value, its gradient and the optimiser's state.
 _COPIES = {"adam": 4, "rmsprop": 3, "rmsprop_tf": 3}

@@ -1,1 +1,1 @@
-"""Gradients of large output layers, kept as products of factors, with an Adam and kernels."""
+"""Gradients of large output layers, kept as products of factors, with optimizers and kernels."""

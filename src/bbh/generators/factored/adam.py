@@ -8,13 +8,7 @@ from torch import Tensor, nn
 from torch.optim import Adam
 
 from bbh.distribution import WeightDistribution
-from bbh.generators.factored.gradients import (
-    clear_factors,
-    collect_factors,
-    factors_of,
-    is_large,
-    stop_collecting,
-)
+from bbh.generators.factored.optimizer import FactoredOptimizer, large_matrices
 from bbh.generators.factored.outer_adam import AdamSettings, outer_adam_
 
 
@@ -34,17 +28,14 @@ def make_adam(
         moments: Type of the moments of these matrices, see ``FactoredAdam``.
         settings: Other settings of ``torch.optim.Adam``.
     """
-    found = weights.factored_parameters()
-    large = [matrix for matrix in found if matrix.requires_grad and is_large(matrix)]
-    return FactoredAdam(parameters, large, moments=moments, **settings)
+    return FactoredAdam(parameters, large_matrices(weights), moments=moments, **settings)
 
 
-class FactoredAdam(Adam):
+class FactoredAdam(FactoredOptimizer, Adam):
     """A fused Adam that updates some matrices from factors of their gradient.
 
     It gives the same numbers as ``torch.optim.Adam(fused=True)`` up to rounding, and has the same
-    state, so each can continue from a checkpoint of the other. The dense gradient never exists,
-    which saves its memory and the time to write and read it.
+    state, so each can continue from a checkpoint of the other.
 
     Args:
         parameters: All parameters to train, or groups of them.
@@ -64,56 +55,40 @@ class FactoredAdam(Adam):
         moments: torch.dtype = torch.float32,
         **settings: Any,
     ):
-        super().__init__(parameters, fused=True, **settings)
         if moments not in (torch.float32, torch.bfloat16):
             raise ValueError(f"moments={moments}: choose torch.float32 or torch.bfloat16.")
+        super().__init__(parameters, factored, fused=True, **settings)
         self._moments = moments
         if any(group["amsgrad"] or group["maximize"] for group in self.param_groups):
+            self.release()
             raise ValueError("FactoredAdam knows neither amsgrad nor maximize.")
-        self._factored = list(factored)
-        for matrix in self._factored:
-            collect_factors(matrix)
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clears gradients and factors."""
-        super().zero_grad(set_to_none)
-        for matrix in self._factored:
-            clear_factors(matrix)
-
-    def release(self) -> None:
-        """Makes backward passes write ordinary gradients of the matrices again."""
-        for matrix in self._factored:
-            stop_collecting(matrix)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Updates all parameters that have a gradient, dense or in factors."""
         loss = super().step(closure)
-        skip: Tensor | None = getattr(self, "found_inf", None)
-        known = {id(matrix) for matrix in self._factored}
-        for group in self.param_groups:
+        for matrix, factors, group in self.factored_gradients():
             beta1, beta2 = group["betas"]
-            settings = AdamSettings(
-                beta1, beta2, group["eps"], group["weight_decay"], group["decoupled_weight_decay"]
+            state = self._state_of(matrix)
+            state["step"].add_(1)
+            outer_adam_(
+                matrix,
+                state["exp_avg"],
+                state["exp_avg_sq"],
+                *factors,
+                rate=group["lr"],
+                step=state["step"],
+                skip=self.found_inf,
+                settings=AdamSettings(
+                    beta1,
+                    beta2,
+                    group["eps"],
+                    group["weight_decay"],
+                    group["decoupled_weight_decay"],
+                ),
             )
-            for matrix in group["params"]:
-                factors = factors_of(matrix) if id(matrix) in known else None
-                if factors is None:
-                    continue
-                state = self._state_of(matrix)
-                state["step"].add_(1)
-                outer_adam_(
-                    matrix,
-                    state["exp_avg"],
-                    state["exp_avg_sq"],
-                    *factors,
-                    rate=group["lr"],
-                    step=state["step"],
-                    skip=skip,
-                    settings=settings,
-                )
-                if skip is not None:
-                    state["step"].sub_(skip)
+            if self.found_inf is not None:
+                state["step"].sub_(self.found_inf)
         return loss
 
     def _state_of(self, matrix: Tensor) -> dict[str, Tensor]:

@@ -1,6 +1,6 @@
 """Gradients that are kept as factors, and norm and clipping for dense and factored gradients."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -15,6 +15,8 @@ _ATTRIBUTE = "gradient_factors"
 # matrix is that of reading its memory, for a small one that of launching operations: a GPU moves
 # eight million floats in the time of a few kernels.
 _LARGE = {"cpu": 2**16, "cuda": 2**23}
+# Size of the blocks of rows in which a dense gradient is formed; they fit in a cache.
+_BLOCK_BYTES = 2**20
 
 
 class Factors(NamedTuple):
@@ -60,6 +62,17 @@ def factors_of(matrix: Tensor) -> Factors | None:
     if len(found) == 1:
         return found[0]
     return Factors(*(torch.cat(parts) for parts in zip(*found, strict=True)))
+
+
+def dense_blocks(
+    left: Float[Tensor, "S rows"], right: Float[Tensor, "S columns"]
+) -> Iterator[tuple[slice, Float[Tensor, "some columns"]]]:
+    """Forms the gradient leftᵀ right in blocks; gives each with the rows that it belongs to."""
+    rows, columns = left.shape[1], right.shape[1]
+    block = max(1, _BLOCK_BYTES // (columns * right.element_size()))
+    for first in range(0, rows, block):
+        part = slice(first, first + block)
+        yield part, left[:, part].T @ right
 
 
 def clear_factors(matrix: Tensor) -> None:

@@ -12,10 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from bbh.generators.factored.gradients import dense_blocks
 from bbh.triton_available import triton_available
-
-# Without Triton, the dense gradient is formed in blocks of rows of this size, which fit in a cache.
-_BLOCK_BYTES = 2**20
 
 
 class AdamSettings(NamedTuple):
@@ -73,16 +71,13 @@ def outer_adam_plain_(
     settings: AdamSettings,
 ) -> None:
     """Takes the same step with torch's own Adam, on blocks of rows that fit in the cache."""
-    rows, columns = weight.shape
-    block = max(1, _BLOCK_BYTES // (columns * weight.element_size()))
     update = torch._fused_adamw_ if settings.decoupled else torch._fused_adam_  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
-    for first in range(0, rows, block):
-        part = slice(first, first + block)
+    for part, gradient in dense_blocks(left, right):
         # These are views if the moments have the type of the weight, else copies.
         moments = [one[part].to(weight.dtype) for one in (exp_avg, exp_avg_sq)]
         update(
             [weight[part]],
-            [left[:, part].T @ right],
+            [gradient],
             [moments[0]],
             [moments[1]],
             [],

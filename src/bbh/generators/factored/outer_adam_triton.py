@@ -10,9 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from bbh.generators.factored.outer_adam import AdamSettings
-
-# Elements of the matrix per program: sixteen per thread of four warps.
-_TILE = 2048
+from bbh.generators.factored.outer_triton import gradient_of_tile, on_device, tile, tiling
 
 
 @triton.jit
@@ -59,21 +57,13 @@ def _update(
     BLOCK_COLUMNS: tl.constexpr,
 ):
     if tl.load(skip) == 0.0:
-        row = tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
-        column = tl.program_id(1) * BLOCK_COLUMNS + tl.arange(0, BLOCK_COLUMNS)
-        in_rows = row < rows
-        in_columns = column < columns
-        # 64 bits: the largest matrices have more than 2³¹ elements.
-        place = row.to(tl.int64)[:, None] * columns + column[None, :]
-        inside = in_rows[:, None] & in_columns[None, :]
+        row, column, place, inside = tile(rows, columns, BLOCK_ROWS, BLOCK_COLUMNS)
         w = tl.load(weight + place, inside, other=0.0)
         m = tl.load(exp_avg + place, inside, other=0.0).to(tl.float32)
         v = tl.load(exp_avg_sq + place, inside, other=0.0).to(tl.float32)
-        gradient = tl.zeros((BLOCK_ROWS, BLOCK_COLUMNS), tl.float32)
-        for s in tl.static_range(RANK):
-            a = tl.load(left + s * rows + row, in_rows, other=0.0)
-            b = tl.load(right + s * columns + column, in_columns, other=0.0)
-            gradient += a[:, None] * b[None, :]
+        gradient = gradient_of_tile(
+            left, right, row, column, rows, columns, RANK, BLOCK_ROWS, BLOCK_COLUMNS
+        )
         learning_rate = tl.load(rate)
         if DECOUPLED:
             w = w * (1.0 - learning_rate * WEIGHT_DECAY)
@@ -109,23 +99,17 @@ def launch(
     settings: AdamSettings,
 ) -> None:
     """Runs the kernel; the arguments are those of ``outer_adam_``."""
-    rows, columns = weight.shape
-    block_columns = min(triton.next_power_of_2(columns), 512)
-    block_rows = _TILE // block_columns
-    grid = (triton.cdiv(rows, block_rows), triton.cdiv(columns, block_columns))
-    if not isinstance(rate, Tensor):
-        rate = torch.full((), rate, device=weight.device)
+    grid, blocks = tiling(weight)
     _update[grid](
         weight,
         exp_avg,
         exp_avg_sq,
         left.contiguous(),
         right.contiguous(),
-        rate,
+        on_device(rate, weight.device),
         step,
-        skip if skip is not None else torch.zeros((), device=weight.device),
-        rows,
-        columns,
+        on_device(skip, weight.device),
+        *weight.shape,
         RANK=len(left),
         BETA1=settings.beta1,
         BETA2=settings.beta2,
@@ -135,8 +119,7 @@ def launch(
         WEIGHT_DECAY=settings.weight_decay,
         DECOUPLED=settings.decoupled,
         ROUNDED=exp_avg.dtype == torch.bfloat16,
-        BLOCK_ROWS=block_rows,
-        BLOCK_COLUMNS=block_columns,
+        **blocks,
     )
 
 
