@@ -10,9 +10,10 @@ from pathlib import Path
 
 
 def run_interpreted(code: str) -> str:
+    folders = (str(Path(__file__).parent), os.environ.get("PYTHONPATH", ""))
     environment = os.environ | {
         "TRITON_INTERPRET": "1",
-        "PYTHONPATH": str(Path(__file__).parent),
+        "PYTHONPATH": os.pathsep.join(filter(None, folders)),
     }
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment
