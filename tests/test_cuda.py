@@ -11,7 +11,7 @@ import bbh
 from bbh.execution import Streams
 from bbh.generators.factored.rmsprop import TensorFlowRMSprop
 from bbh.training import recorded as graphs
-from bbh_studies.problems.cifar5 import group_norm
+from bbh_studies.problems.cifar5 import channels_innermost
 from bbh_studies.problems.cifar5.resnet import ResNet
 from divergences.test_neighbours import CASES
 from divergences.test_neighbours import compare as compare_neighbours
@@ -23,6 +23,15 @@ from generators.test_outer_rmsprop import compare as compare_rmsprop
 from generators.test_skinny import CASES as SKINNY
 from generators.test_skinny import compare as compare_products
 from scenarios import BatchNormNet, LeNet, LSTMNet, SmallLeNet, TransformerNet, mlp, over_methods
+from studies.test_filter_response_norm import (
+    LARGE,
+    MANY,
+    SMALL,
+    compare_network,
+    random_network,
+    with_options,
+)
+from studies.test_filter_response_norm import compare as compare_responses
 from studies.test_group_norm import CASES as GROUP_NORMS
 from studies.test_group_norm import compare as compare_norms
 
@@ -283,21 +292,34 @@ def full_precision():
     torch.backends.cudnn.allow_tf32 = before
 
 
+def on_gpu(work):
+    """A function that moves its tensors to the GPU and its results back."""
+
+    def moved(*arguments):
+        results = work(*(a.cuda() if isinstance(a, torch.Tensor) else a for a in arguments))
+        if isinstance(results, torch.Tensor):
+            return results.cpu()
+        return tuple(None if one is None else one.cpu() for one in results)
+
+    return moved
+
+
 @pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 1e-4), (torch.bfloat16, 2e-2)])
 def test_group_norm_kernels(dtype, error):
     from bbh_studies.problems.cifar5.group_norm_triton import backward, forward
 
-    def on_gpu(work):
-        def moved(*arguments):
-            results = work(*(a.cuda() if isinstance(a, torch.Tensor) else a for a in arguments))
-            if isinstance(results, torch.Tensor):
-                return results.cpu()
-            return tuple(None if one is None else one.cpu() for one in results)
-
-        return moved
-
     for case in (*GROUP_NORMS, (100, 16, 8, 32, 32, True), (7, 64, 8, 8, 8, False)):
         assert compare_norms(on_gpu(forward), on_gpu(backward), *case, dtype=dtype) < error
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_filter_response_norm_kernels(dtype):
+    from bbh_studies.problems.cifar5.filter_response_norm_triton import backward, forward
+
+    for case in (*with_options(SMALL + LARGE), (25, 16, 32, 32, True, True), MANY):
+        images, parameters = compare_responses(on_gpu(forward), on_gpu(backward), *case, dtype)
+        assert images < (1e-4 if dtype is torch.float32 else 2**-8)
+        assert parameters < 1e-4
 
 
 @pytest.mark.usefixtures("full_precision")
@@ -306,7 +328,7 @@ def test_residual_networks_are_the_same_with_fused_norms(monkeypatch):
     images = torch.rand(6, 3, 32, 32, device="cuda")
     launches = []
     for fused in (True, False):
-        monkeypatch.setattr(group_norm, "triton_available", lambda fused=fused: fused)
+        monkeypatch.setattr(channels_innermost, "triton_available", lambda fused=fused: fused)
         outputs = network(images)
         slopes = torch.autograd.grad(outputs.square().sum(), tuple(network.parameters()))
         launches.append((outputs, *slopes))
@@ -316,6 +338,23 @@ def test_residual_networks_are_the_same_with_fused_norms(monkeypatch):
         scale = plain.abs().max().clamp(min=1e-3)
         # Sums over thousands of pixels in another order, through seven layers.
         torch.testing.assert_close(mine / scale, plain / scale, rtol=0, atol=1e-3)
+
+
+@pytest.mark.usefixtures("full_precision")
+def test_filter_response_networks_are_the_same_with_fused_norms(monkeypatch):
+    def switch(fused):
+        monkeypatch.setattr(channels_innermost, "triton_available", lambda: fused)
+
+    network = random_network(width=16).cuda()
+    images = torch.rand(6, 3, 32, 32, device="cuda")
+    for fused in (True, False):
+        switch(fused)
+        for half in (True, False):
+            with torch.autocast("cuda", torch.bfloat16, enabled=half):
+                names = str(named_nodes(network(images)))
+            # Every norm of the network, in both precisions.
+            assert ("FilterResponse" in names, "Maximum" in names) == (fused, not fused)
+    compare_network(network, images, switch)
 
 
 def named_nodes(outputs: torch.Tensor) -> set[str]:

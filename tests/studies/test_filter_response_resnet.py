@@ -12,7 +12,7 @@ from torch.nn import functional as F
 import bbh
 from bbh.likelihoods import Categorical
 from bbh.network import trainable_parameters
-from bbh_studies.problems.cifar5.resnet import FilterResponseNorm
+from bbh_studies.problems.cifar5.filter_response_norm import FilterResponseNorm
 from bbh_studies.problems.cifar10_hmc.network import FilterResponseResNet
 
 

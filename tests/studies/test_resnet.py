@@ -11,9 +11,9 @@ from torch.nn import functional as F
 import bbh
 from bbh.likelihoods import Categorical
 from bbh.network import select_bayesian, trainable_parameters
+from bbh_studies.problems.cifar5.filter_response_norm import FilterResponseNorm
 from bbh_studies.problems.cifar5.resnet import (
     NORMALISATIONS,
-    FilterResponseNorm,
     PaperResNet,
     ResNet,
     StandardisedConv2d,

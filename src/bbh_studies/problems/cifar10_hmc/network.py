@@ -13,13 +13,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bbh_studies.problems.cifar5.group_norm import laid_out
-from bbh_studies.problems.cifar5.resnet import (
-    FilterResponseNorm,
-    dropout_layer,
-    initialise,
-    stages,
-)
+from bbh_studies.problems.cifar5.channels_innermost import laid_out
+from bbh_studies.problems.cifar5.filter_response_norm import FilterResponseNorm
+from bbh_studies.problems.cifar5.resnet import dropout_layer, initialise, stages
 
 # By which their code normalises pixels in [0, 1].
 _MEANS, _SCALE = (0.49, 0.48, 0.44), 0.2
@@ -51,24 +47,30 @@ class FilterResponseResNet(nn.Module):
     def forward(self, images: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B C"]:
         """Logits for images in [0, 1]."""
         hidden = self.stem(laid_out((images - self.means) / _SCALE))
-        return self.classify(self.blocks(F.silu(hidden)).mean((2, 3)))
+        return self.classify(self.blocks(hidden).mean((2, 3)))
 
 
 class _NormedConvolution(nn.Module):
-    """A convolution with biases and the norm after it; a stride of two halves the side."""
+    """A convolution with biases, the norm after it, and swish after what may be added to that.
 
-    def __init__(self, inputs: int, outputs: int, stride: int = 1, size: int = 3):
+    A stride of two halves the side.
+    """
+
+    def __init__(
+        self, inputs: int, outputs: int, stride: int = 1, size: int = 3, swish: bool = True
+    ):
         super().__init__()
         border = (size - 1) // 2
         self.conv = nn.Conv2d(inputs, outputs, size, stride, border if stride == 1 else 0)
         self.norm = FilterResponseNorm(outputs, threshold=True)
         # As in JAX and TensorFlow: with a stride of two, zeros only come after the last pixel.
         self.at_end = 0 if stride == 1 else border
+        self.swish = swish
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs: Tensor, added: Tensor | None = None) -> Tensor:
         if self.at_end:
             inputs = F.pad(inputs, (0, self.at_end, 0, self.at_end))
-        return self.norm(self.conv(inputs))
+        return self.norm(self.conv(inputs), added, self.swish)
 
 
 class _Unit(nn.Module):
@@ -78,14 +80,16 @@ class _Unit(nn.Module):
         self.dropout = dropout_layer(dropout)
         self.second = _NormedConvolution(outputs, outputs)
         self.shortcut = (
-            nn.Identity() if stride == 1 else _NormedConvolution(inputs, outputs, size=1)
+            nn.Identity()
+            if stride == 1
+            else _NormedConvolution(inputs, outputs, size=1, swish=False)
         )
         self.stride = stride
 
     def forward(self, inputs: Tensor) -> Tensor:
-        hidden = self.dropout(F.silu(self.first(inputs)))
+        hidden = self.dropout(self.first(inputs))
         # A 1×1 convolution with a stride sees every second pixel. They are taken beforehand:
         # PyTorch 2.13 writes outside its memory on a CPU where such a convolution has a stride and
         # fewer than eight channels.
         taken = inputs[:, :, :: self.stride, :: self.stride]
-        return F.silu(self.second(hidden) + self.shortcut(taken))
+        return self.second(hidden, self.shortcut(taken))

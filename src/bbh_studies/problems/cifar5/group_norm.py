@@ -8,13 +8,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from bbh.triton_available import triton_available
-
-# Most entries of an image's channels that a program can hold in registers.
-_MOST = 2**14
-# Most channels that a program takes, unless groups are larger: as many as are read together in
-# bfloat16.
-_TOGETHER = 16
+from bbh_studies.problems.cifar5.channels_innermost import fused_norm_pays
 
 
 def group_norm_relu(
@@ -32,7 +26,7 @@ def group_norm_relu(
     images' type, under mixed precision as well, where torch's own result would be in single
     precision.
     """
-    if _pays(images, groups, added):
+    if fused_norm_pays(images, groups, added):
         return cast(Tensor, _GroupNormReLU.apply(images, groups, weight, bias, eps, added))
     return group_norm_relu_plain(images, groups, weight, bias, eps, added)
 
@@ -43,38 +37,6 @@ def group_norm_relu_plain(
     """Group norm, addition and ReLU with torch's own operations."""
     hidden = F.group_norm(images, groups, weight, bias, eps)
     return F.relu(hidden if added is None else hidden + added)
-
-
-def laid_out(images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
-    """The same images, on a GPU with channels innermost; convolutions keep this layout."""
-    if not images.is_cuda or _transformed():
-        return images
-    return images.contiguous(memory_format=torch.channels_last)
-
-
-def _pays(images: Tensor, groups: int, added: Tensor | None) -> bool:
-    channels, positions = images.shape[1], images.shape[2:].numel()
-    largest = max(channels // groups, _TOGETHER) * positions
-    return (
-        images.is_cuda
-        and not _transformed()
-        and images.dtype in (torch.float32, torch.bfloat16)
-        and _innermost(images)
-        and (added is None or (_innermost(added) and added.dtype == images.dtype))
-        and channels & (channels - 1) == 0
-        and groups & (groups - 1) == 0
-        and largest <= _MOST
-        and triton_available()
-    )
-
-
-def _transformed() -> bool:
-    """Whether torch.func transforms are active: their tensors cannot tell their layout."""
-    return torch._C._are_functorch_transforms_active()  # pyright: ignore[reportPrivateUsage]
-
-
-def _innermost(images: Tensor) -> bool:
-    return images.is_contiguous(memory_format=torch.channels_last)
 
 
 class _GroupNormReLU(torch.autograd.Function):

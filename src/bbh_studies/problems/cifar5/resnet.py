@@ -15,7 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bbh_studies.datasets.cifar10 import MEANS, SCALES
-from bbh_studies.problems.cifar5.group_norm import group_norm_relu, laid_out
+from bbh_studies.problems.cifar5.channels_innermost import laid_out
+from bbh_studies.problems.cifar5.filter_response_norm import FilterResponseNorm
+from bbh_studies.problems.cifar5.group_norm import group_norm_relu
 
 Norm = Callable[[int], nn.Module]
 # Side of the images that the paper's code cuts out of CIFAR's.
@@ -23,33 +25,6 @@ PAPER_SIZE = 24
 _GROUPS = 8
 # The ε of the norms in the paper's code.
 _PAPER_EPSILON = 1e-3
-
-
-class FilterResponseNorm(nn.GroupNorm):
-    """x / √(mean of x² over positions), then scale and shift, Singh & Krishnan (2020).
-
-    It is instance norm without the subtraction of the mean. The authors take the larger of the
-    result and a learnt threshold, in place of a ReLU.
-
-    Args:
-        channels: Number of channels.
-        threshold: Whether to do so too; else the result is left as it is, for a ReLU after it.
-    """
-
-    def __init__(self, channels: int, threshold: bool = False):
-        super().__init__(channels, channels, eps=1e-6)
-        self.threshold = nn.Parameter(torch.zeros(channels)) if threshold else None
-
-    def forward(self, input: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
-        """Normalises every image and channel by itself; the result has the input's type."""
-        # Where activations have half the bits, only these means need more. (Under autocast, square
-        # would write all of its results in single precision.)
-        power = (input * input).mean((-2, -1), keepdim=True, dtype=self.weight.dtype)
-        factor = torch.rsqrt(power + self.eps) * self.weight.view(-1, 1, 1)
-        output = input * factor.to(input.dtype) + self.bias.view(-1, 1, 1).to(input.dtype)
-        if self.threshold is None:
-            return output
-        return torch.maximum(output, self.threshold.view(-1, 1, 1).to(input.dtype))
 
 
 class StandardisedConv2d(nn.Conv2d):
