@@ -3,10 +3,14 @@
 import logging
 import os
 import signal
+import subprocess
+import sys
+import time
 
 import numpy as np
 import pytest
 import torch
+from lightning_fabric import Fabric
 from torch import nn
 from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset
 
@@ -14,7 +18,7 @@ import bbh
 from bbh.files import WriteError
 from bbh.training.checkpoints import CheckpointError, read
 from bbh.training.random_numbers import seed_all
-from scenarios import METHODS, BatchNormNet
+from scenarios import METHODS, BatchNormNet, mlp
 from training.small import (
     NUM_DATA,
     assert_same_state,
@@ -23,6 +27,7 @@ from training.small import (
     fit,
     hypernet,
     point,
+    sgd,
     without_seconds,
 )
 from training.together import ended, together
@@ -30,6 +35,44 @@ from training.together import ended, together
 pytestmark = pytest.mark.skipif(
     not torch.distributed.is_available(), reason="needs torch.distributed"
 )
+
+
+def two_trainings(fabric, folder):
+    """Training without random numbers, and the schedules that a method chooses itself."""
+    torch.manual_seed(0)
+    network = mlp()
+    loader = DataLoader(dataset(), batch_size=6 // fabric.world_size)
+    posterior, bayesian = point(network), hypernet(network)
+    history = fit(
+        posterior,
+        loader,
+        3,
+        optimizer=sgd(0.3),
+        validation=DataLoader(dataset(), batch_size=12),
+        fabric=fabric,
+        log_dir=folder / str(fabric.world_size),
+    )
+    scheduled = fit(bayesian, loader, 6, fabric=fabric)
+    return posterior.state_dict(), history.to_dicts(), scheduled.to_dicts()
+
+
+def test_two_processes_train_like_one(tmp_path):
+    """Two processes with half a batch each take the very steps of one with whole batches."""
+    first, second = together(two_trainings, tmp_path)
+    alone = two_trainings(Fabric(accelerator="cpu", devices=1), tmp_path)
+    assert_same_state(first[0], second[0])
+    assert first[1:] == second[1:]
+    for name, value in alone[0].items():
+        torch.testing.assert_close(first[0][name], value)
+    for own, record in zip(first[1], alone[1], strict=True):
+        validation = own.pop("validation"), record.pop("validation")
+        assert validation[0] == pytest.approx(validation[1], rel=1e-4)
+        assert own.pop("seconds") > 0 < record.pop("seconds")
+        assert own == pytest.approx(record, rel=1e-4)
+    for own, record in zip(first[2], alone[2], strict=True):
+        for name in ("step", "beta", "learning_rate"):
+            assert own[name] == pytest.approx(record[name])
+    assert len(list((tmp_path / "2").iterdir())) == 1  # only one process writes
 
 
 class Noisy(TensorDataset):
@@ -314,3 +357,37 @@ def test_a_signal_to_one_process_stops_all_after_the_epoch(tmp_path):
     whole = together(signalled, tmp_path / "other", None, False)
     for first, second in zip(resumed, whole, strict=True):
         assert_same_state(first, second)
+
+
+TORCHRUN = """
+import sys
+from pathlib import Path
+from lightning_fabric import Fabric
+from training.test_fit_processes import train
+fabric = Fabric(accelerator="cpu", devices=2, strategy="ddp")
+fabric.launch()
+train(fabric, "hypernet", int(sys.argv[2]), Path(sys.argv[1]), resume=True)
+"""
+
+
+@pytest.mark.slow
+def test_sigterm_to_torchrun(tmp_path):
+    """A long run is asked to stop, and its checkpoint is that of a short run."""
+    script = tmp_path / "script.py"
+    script.write_text(TORCHRUN)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"]
+    paths = tmp_path / "long", tmp_path / "short"
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [*launcher, str(script), str(paths[0]), "1000000"]
+    with subprocess.Popen(command, env=environment) as long:
+        while not paths[0].exists() and long.poll() is None:
+            time.sleep(0.1)
+        long.send_signal(signal.SIGTERM)
+    long = read(paths[0])
+    epochs = len(long["records"])
+    command = [*launcher, str(script), str(paths[1]), str(epochs)]
+    subprocess.run(command, env=environment, check=True)
+    short = read(paths[1])
+    assert_same_state(long["posterior"], short["posterior"])
+    for own, other in zip(long["random"], short["random"], strict=True):
+        assert torch.equal(own["torch"], other["torch"])

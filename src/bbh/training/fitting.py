@@ -30,9 +30,9 @@ from bbh.training.passing import length_of
 from bbh.training.processes import gathered
 from bbh.training.random_numbers import (
     Order,
+    PassCounter,
     draw_differently,
     loader_generators,
-    pass_counters,
     same_order,
 )
 from bbh.training.recorded import RecordedSteps, fastest_convolutions, make_steps
@@ -196,7 +196,7 @@ def fit(
             epochs - average_epochs + 1 if average_epochs else None,
             settings or {},
         )
-        order = [*loader_generators(given_loader), *pass_counters(train_loader)]
+        order = [*loader_generators(given_loader), PassCounter(train_loader)]
         if checkpoint is not None:
             checkpoints.warn_about_workers(train_loader)
         resumed = checkpoint is not None and _resumed(run, checkpoint, order, fabric)

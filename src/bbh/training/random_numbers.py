@@ -25,21 +25,22 @@ class PassCounter:
     go on with the number of an interrupted run.
 
     Args:
-        loader: A loader that Fabric has set up.
+        loader: A loader that Fabric has set up; any other has no such number.
     """
 
-    name = "_num_iter_calls"
+    _NAME = "_num_iter_calls"
 
     def __init__(self, loader: object):
         self._loader = loader
 
-    def get_state(self) -> int:
-        """The number of passes so far."""
-        return getattr(self._loader, self.name)
+    def get_state(self) -> int | None:
+        """The number of passes so far; None if nothing counts them."""
+        return getattr(self._loader, self._NAME, None)
 
-    def set_state(self, state: int) -> None:
+    def set_state(self, state: int | None) -> None:
         """Goes on after this number of passes."""
-        setattr(self._loader, self.name, int(state))
+        if state is not None and hasattr(self._loader, self._NAME):
+            setattr(self._loader, self._NAME, int(state))
 
 
 # What decides the order of a loader's batches, besides torch's global generator.
@@ -55,11 +56,6 @@ def loader_generators(loader: object) -> list[torch.Generator]:
         found += [getattr(getattr(sampler, "sampler", None), "generator", None)]
     unique = {id(one): one for one in found if isinstance(one, torch.Generator)}
     return list(unique.values())
-
-
-def pass_counters(loader: object) -> list[PassCounter]:
-    """The counter of a loader that Fabric has set up; none for other loaders."""
-    return [PassCounter(loader)] if hasattr(loader, PassCounter.name) else []
 
 
 def random_state(order: Order) -> dict[str, Any]:
