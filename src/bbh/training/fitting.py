@@ -106,6 +106,8 @@ def fit(
         checkpoint: File to write after every epoch, or a ``bbh.Checkpoint`` that also says whether
             to continue from an existing file.
         fabric: Lightning Fabric for devices, precision and distribution; None takes one device.
+            With several processes, each draws weights of its own, and the history has means over
+            all of them.
         cuda_graph: On a CUDA device, record a training step once as a CUDA graph and replay it.
             Decisions that the network makes in Python (to skip layers at random, say) are then made
             only once, during recording: pass False for such networks.

@@ -34,16 +34,16 @@ class Checkpoint:
     """A file from which interrupted training can continue.
 
     Ctrl-C and SIGTERM wait until the epoch is finished and its checkpoint written, unless the
-    program handles these signals itself, trains on several devices, or not in its main thread. A
-    second signal stops at once.
+    program handles these signals itself or does not train in its main thread. A second signal stops
+    at once. With several processes, a signal to one stops all after the same epoch.
 
     Args:
-        path: The file, which is written after every epoch.
+        path: The file, which is written after every epoch. All of several processes must see it.
         resume: Whether to continue from the file if it exists. On a CPU the result equals that of
             an uninterrupted run bit for bit, if both have the same number of epochs: schedules that
             a method chooses itself depend on it. A file that was made with other settings is an
-            error; only the number of epochs, the validation data and the patience may change. If
-            False, an existing file is an error.
+            error, and so is another number of processes; only the number of epochs, the validation
+            data and the patience may change. If False, an existing file is an error.
         seconds: The least time between two writes, for large posteriors whose state takes longer to
             write than an epoch takes to train.
         settings: Plain values by name that a resumed run must have in common with the interrupted
