@@ -15,7 +15,8 @@ from torch.utils.data import DataLoader, Dataset
 import bbh
 from bbh.files import seal
 from bbh.training import checkpoints
-from bbh.training.checkpoints import CheckpointError, random_state, restore_random_state
+from bbh.training.checkpoints import CheckpointError
+from bbh.training.random_numbers import random_state, restore_random_state
 from scenarios import mlp
 from training.small import (
     NUM_DATA,
@@ -191,7 +192,7 @@ class TestCheckpoints:
 
     @pytest.mark.parametrize(
         "content",
-        [{"format": 1}, {"format": 2}, {"format": 99}, {"epoch": 3}, [1, 2], torch.ones(3)],
+        [{"format": 1}, {"format": 3}, {"format": 99}, {"epoch": 3}, [1, 2], torch.ones(3)],
         ids=["older", "bare", "newer", "another program's", "list", "tensor"],
     )
     def test_foreign(self, tmp_path, content):

@@ -1,9 +1,6 @@
-"""fit: precision, several processes, large generators."""
+"""fit: precision, large generators."""
 
 import math
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -76,77 +73,6 @@ class TestPrecision:
         history = fit(posterior, [dataset()[:12]], num_data=12, fabric=self.half(2.0**100))
         assert_same_state(posterior.state_dict(), before)
         assert math.isfinite(history[0].gradient_norm)
-
-
-DISTRIBUTED = """
-import sys
-import torch
-from lightning_fabric import Fabric
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-import bbh
-
-folder, processes = sys.argv[1], int(sys.argv[2])
-strategy = "ddp" if processes > 1 else "auto"
-fabric = Fabric(accelerator="cpu", devices=processes, strategy=strategy)
-fabric.launch()
-torch.manual_seed(0)
-inputs = torch.randn(12, 4)
-network = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
-data = TensorDataset(inputs, torch.arange(12) % 3)
-loader = DataLoader(data, batch_size=6 // processes)
-posterior = bbh.methods.maximum_a_posteriori(network, bbh.likelihoods.Categorical())
-history = bbh.fit(
-    posterior,
-    loader,
-    epochs=3,
-    optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.3),
-    validation=DataLoader(data, batch_size=12),
-    fabric=fabric,
-    progress=False,
-    checkpoint=f"{folder}/checkpoint{processes}",
-    log_dir=f"{folder}/log{processes}",
-)
-bayesian = bbh.methods.bayes_by_hypernet(
-    network, bbh.likelihoods.Categorical(), generator=bbh.generators.Sliced(hidden=(8,))
-)
-torch.manual_seed(fabric.global_rank)  # other draws on every process
-bbh.fit(bayesian, loader, epochs=2, fabric=fabric, progress=False)
-torch.save(
-    {
-        "state": posterior.state_dict(),
-        "hypernet": bayesian.state_dict(),
-        "steps": [record.step for record in history],
-        "nll": history[-1].validation["nll"],
-    },
-    f"{folder}/result{processes}-{fabric.global_rank}",
-)
-"""
-
-
-@pytest.mark.skipif(not torch.distributed.is_available(), reason="needs torch.distributed")
-def test_two_processes_train_like_one(tmp_path):
-    """Two processes with half a batch each take the very steps of one with whole batches."""
-    script = tmp_path / "script.py"
-    script.write_text(DISTRIBUTED)
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    for command in ([*launcher, str(script)], [sys.executable, str(script)]):
-        processes = "2" if command[0:2] != [sys.executable, str(script)] else "1"
-        done = subprocess.run(
-            [*command, str(tmp_path), processes], capture_output=True, text=True, env=environment
-        )
-        assert done.returncode == 0, done.stderr[-2000:]
-    first, second, alone = (
-        torch.load(tmp_path / f"result{name}") for name in ("2-0", "2-1", "1-0")
-    )
-    assert_same_state(first["state"], second["state"])
-    assert_same_state(first["hypernet"], second["hypernet"])
-    assert first["steps"] == second["steps"] == alone["steps"] == [2, 4, 6]
-    assert first["nll"] == second["nll"] == pytest.approx(alone["nll"], rel=1e-4)
-    for name, value in alone["state"].items():
-        torch.testing.assert_close(first["state"][name], value)
-    assert len(list((tmp_path / "log2").iterdir())) == 1  # only one process writes
 
 
 @pytest.mark.slow

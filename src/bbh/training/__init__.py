@@ -6,8 +6,9 @@ from bbh.training.comparison import Comparison
 from bbh.training.display import Display
 from bbh.training.eager import EagerSteps
 from bbh.training.features import cached_features
-from bbh.training.fitting import Checkpoint, Validation, fit
+from bbh.training.fitting import fit
 from bbh.training.history import EpochRecord, History
+from bbh.training.options import Checkpoint, Validation
 from bbh.training.recorded import RecordedSteps, make_steps
 from bbh.training.step import TrainingStep
 from bbh.training.tuning import Trial, Tuned, tune

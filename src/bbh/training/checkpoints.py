@@ -1,13 +1,9 @@
 """Checkpoints: everything that is needed to continue training, written atomically."""
 
 import logging
-import random
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from bbh.files import DamagedFileError, atomic_path, check_seal, seal
@@ -15,7 +11,7 @@ from bbh.training.settings import Settings, differences
 
 logger = logging.getLogger("bbh")
 
-FORMAT = 2
+FORMAT = 3
 
 
 class CheckpointError(ValueError):
@@ -74,62 +70,6 @@ def check_settings(path: Path, state: dict[str, Any], now: Settings) -> None:
             f"{path} was made with {shown}. Go on with what it was made with, or start anew with "
             "another file."
         )
-
-
-def random_state(generators: list[torch.Generator]) -> dict[str, Any]:
-    """States of the random generators of torch, Python and NumPy, and of the data loader."""
-    name, keys, *rest = np.random.get_state(legacy=True)  # noqa: NPY002 (augmentations use it)
-    return {
-        "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-        "python": random.getstate(),
-        "numpy": [name, torch.from_numpy(np.asarray(keys).astype(np.int64)), *rest],
-        "loader": [generator.get_state() for generator in generators],
-    }
-
-
-def restore_random_state(state: dict[str, Any], generators: list[torch.Generator]) -> None:
-    """Puts all generators back to where ``random_state`` found them."""
-    torch.set_rng_state(state["torch"])
-    if state["cuda"] and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all(state["cuda"])
-    version, internal, gauss = state["python"]
-    random.setstate((version, tuple(internal), gauss))
-    name, keys, position, has_gauss, cached = state["numpy"]
-    legacy = (name, keys.numpy().astype(np.uint32), position, has_gauss, cached)
-    np.random.set_state(legacy)  # noqa: NPY002
-    for generator, saved in zip(generators, state["loader"], strict=True):
-        generator.set_state(saved)
-
-
-@contextmanager
-def random_state_kept(generators: list[torch.Generator]) -> Generator[None]:
-    """After the block, all random generators are where they were before it, even if it raises."""
-    before = random_state(generators)
-    try:
-        yield
-    finally:
-        restore_random_state(before, generators)
-
-
-def seed_all(seed: int, generators: list[torch.Generator]) -> None:
-    """Seeds every generator whose state ``random_state`` keeps."""
-    torch.manual_seed(seed)
-    random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002
-    for generator in generators:
-        generator.manual_seed(seed)
-
-
-def loader_generators(loader: object) -> list[torch.Generator]:
-    """The generators, besides the global one, that decide the order of a loader's batches."""
-    found = [getattr(loader, "generator", None)]
-    for name in ("sampler", "batch_sampler"):
-        sampler = getattr(loader, name, None)
-        found += [getattr(sampler, "generator", None)]
-        found += [getattr(getattr(sampler, "sampler", None), "generator", None)]
-    unique = {id(one): one for one in found if isinstance(one, torch.Generator)}
-    return list(unique.values())
 
 
 def warn_about_workers(loader: object) -> None:

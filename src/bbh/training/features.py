@@ -13,7 +13,7 @@ from bbh.batches import Batch, Inputs, as_batch, move
 from bbh.execution import Loop
 from bbh.posterior import Posterior
 from bbh.samples import Samples
-from bbh.training import checkpoints
+from bbh.training.random_numbers import loader_generators, random_state_kept
 
 
 @contextmanager
@@ -47,11 +47,11 @@ def cached_features(
     """
     posterior.to((fabric or Fabric(accelerator="auto", devices=1)).device)
     name = _entrance(posterior)
-    generators = [one for loader in loaders for one in checkpoints.loader_generators(loader)]
+    generators = [one for loader in loaders for one in loader_generators(loader)]
     training = posterior.training
     posterior.eval()
     try:
-        with checkpoints.random_state_kept(generators), torch.no_grad():
+        with random_state_kept(generators), torch.no_grad():
             cached = tuple(_cached(posterior, name, loader) for loader in loaders)
     finally:
         posterior.train(training)

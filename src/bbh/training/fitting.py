@@ -1,24 +1,21 @@
 """``fit``, the training loop for all methods, built on Lightning Fabric."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import closing, nullcontext
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning_fabric import Fabric
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
-from bbh import checks
 from bbh.annealing import Schedule
 from bbh.batches import num_data_of
-from bbh.files import remove_leftovers
+from bbh.files import WriteError, remove_leftovers
 from bbh.posterior import Posterior
 from bbh.prediction import evaluate
 from bbh.training import checkpoints
@@ -28,7 +25,16 @@ from bbh.training.defaults import cooling, default_beta, default_optimizer
 from bbh.training.display import Display, make_display
 from bbh.training.history import History
 from bbh.training.interruption import waiting_signals
+from bbh.training.options import Checkpoint, Validation
 from bbh.training.passing import length_of
+from bbh.training.processes import gathered
+from bbh.training.random_numbers import (
+    Order,
+    PassCounter,
+    draw_differently,
+    loader_generators,
+    same_order,
+)
 from bbh.training.recorded import RecordedSteps, fastest_convolutions, make_steps
 from bbh.training.reference import EXAMPLES, ReferenceKeeper
 from bbh.training.run import TrainingRun
@@ -38,57 +44,6 @@ from bbh.training.targets import prepare_targets
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
 MakeScheduler = Callable[[Optimizer], LRScheduler]
-
-
-@dataclass(frozen=True)
-class Validation:
-    """Data on which the posterior is evaluated after every epoch.
-
-    Args:
-        loader: Batches of ``(inputs, targets)``.
-        num_samples: The number of weight draws for the predictions.
-        patience: Stop after this many epochs without a better NLL on these data, and restore the
-            best epoch's state at the end. None trains to the end and keeps the last state.
-    """
-
-    loader: Iterable[Any]
-    num_samples: int = 10
-    patience: int | None = None
-
-    def __post_init__(self):
-        checks.whole("Validation(num_samples)", self.num_samples, 1, "draw at least one")
-        if self.patience is not None:
-            checks.whole("Validation(patience)", self.patience, 1, "wait at least one epoch")
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """A file from which interrupted training can continue.
-
-    Ctrl-C and SIGTERM wait until the epoch is finished and its checkpoint written, unless the
-    program handles these signals itself, trains on several devices, or not in its main thread. A
-    second signal stops at once.
-
-    Args:
-        path: The file, which is written after every epoch.
-        resume: Whether to continue from the file if it exists. On a CPU the result equals that of
-            an uninterrupted run bit for bit, if both have the same number of epochs: schedules that
-            a method chooses itself depend on it. A file that was made with other settings is an
-            error; only the number of epochs, the validation data and the patience may change. If
-            False, an existing file is an error.
-        seconds: The least time between two writes, for large posteriors whose state takes longer to
-            write than an epoch takes to train.
-        settings: Plain values by name that a resumed run must have in common with the interrupted
-            one, besides all that ``fit`` knows by itself: the seed, say, or the name of the data.
-    """
-
-    path: str | Path
-    resume: bool = False
-    seconds: float = 0.0
-    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
-
-    def __post_init__(self):
-        checks.number("Checkpoint(seconds)", self.seconds)
 
 
 def fit(
@@ -151,6 +106,8 @@ def fit(
         checkpoint: File to write after every epoch, or a ``bbh.Checkpoint`` that also says whether
             to continue from an existing file.
         fabric: Lightning Fabric for devices, precision and distribution; None takes one device.
+            With several processes, each draws weights of its own, and the history has means over
+            all of them.
         cuda_graph: On a CUDA device, record a training step once as a CUDA graph and replay it.
             Decisions that the network makes in Python (to skip layers at random, say) are then made
             only once, during recording: pass False for such networks.
@@ -199,6 +156,10 @@ def fit(
     make = optimizer or partial(
         default_optimizer, posterior, fabric, learning_rate or defaults.learning_rate
     )
+    given_loader = train_loader
+    if isinstance(train_loader, DataLoader):
+        train_loader = fabric.setup_dataloaders(train_loader)
+    # Of this process: with several, each has a share of the batches.
     steps_per_epoch = length_of(train_loader)
     if scheduler is None and optimizer is None and defaults.cooling:
         schedule_each_step = steps_per_epoch is not None
@@ -217,12 +178,12 @@ def fit(
     algorithms = fastest_convolutions() if isinstance(steps, RecordedSteps) else nullcontext()
     # Closed even if training fails: otherwise every later backward pass through the posterior
     # would still collect gradient factors, which nothing uses.
-    with closing(steps), algorithms:
+    with closing(steps), algorithms, same_order(given_loader, fabric):
         made_scheduler = scheduler(step.plain_optimizer) if scheduler else None
         # Only for a checkpoint: checksums of tensors take their time.
         settings = checkpoint and run_settings(
             step,
-            loader=train_loader,
+            loader=given_loader,
             beta=beta,
             scheduler=made_scheduler,
             schedule_each_step=schedule_each_step,
@@ -237,14 +198,13 @@ def fit(
             epochs - average_epochs + 1 if average_epochs else None,
             settings or {},
         )
-        if isinstance(train_loader, DataLoader):
-            train_loader = fabric.setup_dataloaders(train_loader)
-        generators = checkpoints.loader_generators(train_loader)
+        order = [*loader_generators(given_loader), PassCounter(train_loader)]
         if checkpoint is not None:
             checkpoints.warn_about_workers(train_loader)
-        resumed = checkpoint is not None and _resumed(run, checkpoint, generators)
+        resumed = checkpoint is not None and _resumed(run, checkpoint, order, fabric)
         if not resumed:
-            prepare_targets(posterior.likelihood, train_loader, generators, fabric)
+            draw_differently(fabric)
+            prepare_targets(posterior.likelihood, train_loader, order, fabric)
             step.pretrain()
         keeper = ReferenceKeeper(
             posterior, batch_norm_examples, done=resumed and bool(posterior.reference)
@@ -253,10 +213,8 @@ def fit(
         visible, log_dir = (progress, log_dir) if fabric.is_global_zero else (False, None)
         enabled = compare and fabric.is_global_zero
         comparing = Comparing(posterior, validated=validation is not None, enabled=enabled)
-        # Several processes would not all stop after the same epoch.
-        alone = checkpoint is not None and fabric.world_size == 1
         with make_display(visible, epochs, steps_per_epoch, log_dir) as show:
-            with waiting_signals(alone) as interruption:
+            with waiting_signals(checkpoint is not None) as interruption:
                 while len(run.records) < epochs and not run.out_of_patience():
                     started = time.perf_counter()
                     watched = keeper.watch(comparing.training(train_loader))
@@ -266,19 +224,19 @@ def fit(
                     if validation is not None:
                         batches = comparing.validation(validation.loader)
                         metrics = evaluate(posterior, batches, validation.num_samples)
-                        # Weight draws differ between processes, so their metrics do too, but all
-                        # processes must stop in the same epoch.
-                        metrics = fabric.broadcast(metrics)
-                    run.finish_epoch(means, metrics, time.perf_counter() - started)
+                    # Draws and clocks differ between processes, but all must stop together.
+                    seconds = time.perf_counter() - started
+                    metrics, seconds = fabric.broadcast((metrics, seconds))
+                    run.finish_epoch(means, metrics, seconds)
                     show.epoch(run.records[-1])
-                    waited = time.perf_counter() - written
-                    stopping = interruption.waiting is not None
-                    if checkpoint is not None and (waited >= checkpoint.seconds or stopping):
-                        if fabric.is_global_zero:
-                            checkpoints.write(Path(checkpoint.path), run.state(generators))
+                    if checkpoint is None:
+                        continue
+                    due = fabric.broadcast(time.perf_counter() - written >= checkpoint.seconds)
+                    if due or interruption.agreed(fabric):
+                        _write(run, checkpoint, order, fabric)
                         written = time.perf_counter()
-                    fabric.barrier()
-                    interruption.deliver()
+                        if interruption.agreed(fabric):
+                            interruption.deliver()
             history = run.finish()
             if history.best_epoch is not None:
                 nll = history[history.best_epoch - 1].validation["nll"]
@@ -292,16 +250,36 @@ def fit(
     return history
 
 
-def _resumed(run: TrainingRun, checkpoint: Checkpoint, generators: list[torch.Generator]) -> bool:
+def _resumed(run: TrainingRun, checkpoint: Checkpoint, order: Order, fabric: Fabric) -> bool:
     """Restores the run from the checkpoint if its file exists, and returns whether it did."""
     path = Path(checkpoint.path)
     remove_leftovers(path.parent, path.name)
-    if not path.exists():
+    exists = gathered(fabric, path.exists())
+    if not any(exists):
         return False
     if not checkpoint.resume:
         raise FileExistsError(
             f"{path} exists. Pass checkpoint=bbh.Checkpoint(path, resume=True) to go on from it, "
             "or another path."
         )
-    run.restore(checkpoints.read(path), generators, path)
+    if not all(exists):
+        raise checkpoints.CheckpointError(
+            f"{path} exists for {sum(exists)} of {len(exists)} processes only. Copy it to a folder "
+            "that all processes can read."
+        )
+    run.restore(checkpoints.read(path), order, path)
     return True
+
+
+def _write(run: TrainingRun, checkpoint: Checkpoint, order: Order, fabric: Fabric) -> None:
+    """Writes the checkpoint in the first process; if that fails, all processes raise."""
+    state = run.state(order)
+    problem = None
+    if fabric.is_global_zero:
+        try:
+            checkpoints.write(Path(checkpoint.path), state)
+        except WriteError as error:
+            problem = error
+    problem = fabric.broadcast(problem)
+    if problem is not None:
+        raise problem

@@ -11,7 +11,7 @@ from bbh.training.comparison import Comparison
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """Means over one epoch's steps, and the state at its end.
+    """Means over one epoch's steps and over all processes, and the state at its end.
 
     Attributes:
         epoch: Number of the epoch, counted from 1.

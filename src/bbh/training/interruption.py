@@ -6,6 +6,11 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
+
+from lightning_fabric import Fabric
+
+from bbh.training.processes import gathered
 
 logger = logging.getLogger("bbh")
 
@@ -24,19 +29,27 @@ class Interruption:
 
     def __init__(self):
         self.waiting: int | None = None
-        self._handlers = {one: signal.getsignal(one) for one in _SIGNALS}
+        self._replaced: dict[signal.Signals, Any] = {}
 
     def begin(self) -> None:
         """Lets signals wait from now on."""
-        for one, handler in self._handlers.items():
+        for one in _SIGNALS:
+            handler = signal.getsignal(one)
             if handler in _DEFAULTS:
+                self._replaced[one] = handler
                 signal.signal(one, self._arrived)
 
     def end(self) -> None:
         """Lets signals do again what they did before."""
-        for one, handler in self._handlers.items():
-            if handler in _DEFAULTS:
-                signal.signal(one, handler)
+        for one, handler in self._replaced.items():
+            signal.signal(one, handler)
+
+    def agreed(self, fabric: Fabric) -> bool:
+        """Whether a signal has arrived in any process; if so, it now waits in all of them."""
+        arrived = max(one or 0 for one in gathered(fabric, self.waiting))
+        if arrived and self.waiting is None:
+            self.waiting = arrived
+        return bool(arrived)
 
     def deliver(self) -> None:
         """Does what the signal would have done at once, which usually ends the program."""

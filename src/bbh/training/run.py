@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightning_fabric import Fabric
 from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
@@ -16,6 +17,8 @@ from bbh.training import checkpoints
 from bbh.training.display import Display
 from bbh.training.eager import EagerSteps
 from bbh.training.history import EpochRecord, History
+from bbh.training.processes import gathered, share
+from bbh.training.random_numbers import Order, random_state, restore_random_state
 from bbh.training.recorded import RecordedSteps
 from bbh.training.settings import Settings
 from bbh.training.verdicts import DivergedError
@@ -90,6 +93,8 @@ class TrainingRun:
         if not means:
             raise ValueError("the training loader is empty.")
         self.posterior.weights.end_epoch()
+        # Running statistics are the same everywhere, but a network may write to other buffers too.
+        share(self._fabric, self.posterior.statistics())
         return means | {"beta": beta}
 
     def finish_epoch(
@@ -139,8 +144,11 @@ class TrainingRun:
         self.posterior.eval()
         return History(self.records, self.best_epoch)
 
-    def state(self, generators: list[torch.Generator]) -> dict[str, Any]:
-        """Everything that is needed to resume this run, for a checkpoint."""
+    def state(self, order: Order) -> dict[str, Any]:
+        """Everything that is needed to resume this run, for a checkpoint.
+
+        All processes must call this: each has random numbers of its own, and shares the rest.
+        """
         return {
             "settings": self.settings,
             "posterior": self.posterior.state_dict(),
@@ -153,10 +161,10 @@ class TrainingRun:
             "best_state": self.best_state,
             "average": self.average,
             "average_from": self.average_from,
-            "random": checkpoints.random_state(generators),
+            "random": gathered(self._fabric, random_state(order)),
         }
 
-    def restore(self, state: dict[str, Any], generators: list[torch.Generator], path: Path) -> None:
+    def restore(self, state: dict[str, Any], order: Order, path: Path) -> None:
         """Brings this run to the state that ``state`` describes."""
         checkpoints.check_settings(path, state, self.settings)
         try:
@@ -176,7 +184,7 @@ class TrainingRun:
             if self.scheduler is not None:
                 self.scheduler.load_state_dict(state["scheduler"])
             self._precision().load_state_dict(state["precision"])
-            checkpoints.restore_random_state(state["random"], generators)
+            restore_random_state(state["random"][self._fabric.global_rank], order)
             self.step.count, self.records = count, records
             self.best_epoch, self.best_state, self.average = best_epoch, best_state, average
         except checkpoints.CheckpointError:
@@ -211,9 +219,13 @@ class TrainingRun:
         for group in self.step.plain_optimizer.param_groups:
             checks.number("learning_rate", float(group.get("lr", 0.0)))
 
-    def _precision(self) -> Any:
+    @property
+    def _fabric(self) -> Fabric:
         assert self.step.fabric is not None
-        return self.step.fabric.strategy.precision
+        return self.step.fabric
+
+    def _precision(self) -> Any:
+        return self._fabric.strategy.precision
 
     def _validation_nll(self, epoch: int) -> float:
         return self.records[epoch - 1].validation["nll"]

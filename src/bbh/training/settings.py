@@ -61,6 +61,7 @@ def run_settings(
         **step.settings,
         "gradient_clip": step.gradient_clip,
         "beta": "the method's own" if beta is None else beta,
+        "processes": 1 if step.fabric is None else step.fabric.world_size,
         "precision": None if step.fabric is None else step.fabric.strategy.precision.precision,
         "optimizer": {"kind": type(optimizer).__name__, "groups": 1 + len(others), **first},
         "optimizer group": dict(enumerate(others, 2)),

@@ -15,6 +15,7 @@ from bbh.generators.factored.gradients import clip_, stop_collecting, total_norm
 from bbh.generators.factored.optimizer import FactoredOptimizer
 from bbh.objective import FreeEnergy, check_settings, free_energy
 from bbh.posterior import Posterior
+from bbh.training.processes import averaged
 from bbh.training.verdicts import (
     STATISTICS,
     UPDATE,
@@ -49,6 +50,7 @@ class TrainingStep:
             own number.
         gradient_clip: Largest global norm of the gradient; None for no limit.
         fabric: Lightning Fabric for device, precision and distribution; None uses plain PyTorch.
+            With several processes, terms and running statistics of batch norm are means over all.
 
     Attributes:
         count: The number of steps taken.
@@ -231,11 +233,12 @@ class TrainingStep:
             self.fabric.strategy.precision.unscale_gradients(self.plain_optimizer)
         norm = total_norm(self._parameters)
         terms = {name: term.detach().to(norm.dtype) for name, term in losses.items()}
-        checked = dict(terms)
+        terms = self._agreed(terms | {"gradient_norm": norm}, running)
+        norm = terms["gradient_norm"]
+        checked = {name: terms[name] for name in losses}
         if running:
             checked[STATISTICS] = nn.utils.get_total_norm(running, inf).to(norm)
-        terms["gradient_norm"] = checked["gradient_norm"] = norm
-        checked[UPDATE] = self._update_bound(norm)
+        checked |= {"gradient_norm": norm, UPDATE: self._update_bound(norm)}
         verdict.judge(checked)
         if before is not None:
             before.keep_trained(self._parameters)
@@ -243,6 +246,18 @@ class TrainingStep:
             clip_(self._parameters, self.gradient_clip, norm)
         self.optimizer.step()
         return terms
+
+    def _agreed(self, terms: Terms, running: Sequence[Tensor]) -> Terms:
+        """The terms as means over all processes, so that all decide alike whether a step fails.
+
+        Running statistics become means in place.
+        """
+        if self.fabric is None or self.fabric.world_size == 1:
+            return terms
+        means = averaged(self.fabric, [*terms.values(), *running])
+        for statistic, mean in zip(running, means[len(terms) :], strict=True):
+            statistic.copy_(mean)
+        return dict(zip(terms, means[: len(terms)], strict=True))
 
     def _update_bound(self, norm: Tensor) -> Tensor:
         """Infinite if the update would leave weights that overflow.

@@ -4,14 +4,13 @@ import logging
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
 from bbh.batches import as_batch
 from bbh.likelihoods import Likelihood, Regression
 from bbh.standardisation import standardisation_of
-from bbh.training.checkpoints import random_state_kept
+from bbh.training.random_numbers import Order, random_state_kept
 
 logger = logging.getLogger("bbh")
 # Outputs are about 1 at first. Targets that are ten times as far from zero as such outputs with
@@ -23,7 +22,7 @@ _FAR = 10.0
 def prepare_targets(
     likelihood: Likelihood[Any],
     loader: Iterable[Any],
-    generators: list[torch.Generator],
+    order: Order,
     fabric: Fabric,
 ) -> None:
     """Learns loc and scale of regression targets, if the likelihood waits for them.
@@ -36,7 +35,7 @@ def prepare_targets(
     Args:
         likelihood: The likelihood, changed in place.
         loader: The training loader.
-        generators: The generators that decide the order of its batches.
+        order: What decides the order of its batches.
         fabric: Makes all processes agree.
     """
     if not isinstance(likelihood, Regression):
@@ -49,7 +48,7 @@ def prepare_targets(
                 "the likelihood standardise=False."
             )
         return
-    with random_state_kept(generators):
+    with random_state_kept(order):
         if likelihood.waits_for_targets:
             known = standardisation_of(_targets(loader))
             # Each process has seen its own share of the data.

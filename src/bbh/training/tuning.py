@@ -13,8 +13,9 @@ from bbh.files import read_json, write_json
 from bbh.posterior import Posterior
 from bbh.prediction import evaluate
 from bbh.priors import Normal, Prior
-from bbh.training import checkpoints
-from bbh.training.fitting import Checkpoint, fit
+from bbh.training.fitting import fit
+from bbh.training.options import Checkpoint
+from bbh.training.random_numbers import loader_generators, random_state_kept, seed_all
 from bbh.training.verdicts import DivergedError
 
 RECORD = "tuning.json"
@@ -128,15 +129,15 @@ def tune(
     if taken := [name for name in _OWN if name in options]:
         raise TypeError(f"tune sets {', '.join(taken)} of fit by itself: leave it out.")
     options = {"progress": False, **options}
-    generators = checkpoints.loader_generators(train_loader)
+    generators = loader_generators(train_loader)
     place = tempfile.TemporaryDirectory() if folder is None else nullcontext(str(folder))
-    with place as path, checkpoints.random_state_kept(generators):
+    with place as path, random_state_kept(generators):
         plan = {"scales": [*scales], "temperatures": [*temperatures], "epochs": epochs}
         record = _Record(Path(path), plan | {"num_samples": num_samples, "seed": seed})
 
         def trained(scale: float, temperature: float, until: int) -> Posterior[Any]:
             """Trains from where this setting's checkpoint is; at once if it has these epochs."""
-            checkpoints.seed_all(seed, generators)
+            seed_all(seed, generators)
             posterior = build(prior(scale))
             checkpoint = Checkpoint(record.checkpoint(scale, temperature), resume=True)
             fit(
@@ -155,7 +156,7 @@ def tune(
                 return known
             try:
                 posterior = trained(scale, temperature, until)
-                checkpoints.seed_all(seed, generators)
+                seed_all(seed, generators)
                 metrics = evaluate(posterior, validation_loader, num_samples)
             except DivergedError:
                 metrics = {}

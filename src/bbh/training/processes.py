@@ -1,0 +1,35 @@
+"""What processes that train together tell each other."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+T = TypeVar("T")
+
+
+def gathered(fabric: "Fabric", value: T) -> list[T]:
+    """The values that all processes pass, in the order of their ranks; the same list in each."""
+    return [fabric.broadcast(value, src=rank) for rank in range(fabric.world_size)]
+
+
+def averaged(fabric: "Fabric", tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Means over all processes. A value that is not finite in one is not finite in the means."""
+    # In a single message, in which no sum of finite numbers overflows.
+    joined = torch.cat([tensor.detach().double().flatten() for tensor in tensors])
+    # Fabric's own function waits for all processes first, which takes as long again.
+    torch.distributed.all_reduce(joined)
+    parts = (joined / fabric.world_size).split([tensor.numel() for tensor in tensors])
+    return [part.view_as(own).to(own.dtype) for part, own in zip(parts, tensors, strict=True)]
+
+
+def share(fabric: "Fabric", tensors: Sequence[Tensor]) -> None:
+    """Gives these tensors the values that they have in the first process."""
+    if fabric.world_size > 1:
+        values = fabric.broadcast([tensor.cpu() for tensor in tensors])
+        for tensor, value in zip(tensors, values, strict=True):
+            tensor.copy_(value)
