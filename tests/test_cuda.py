@@ -86,7 +86,8 @@ def test_layer_wise_lenet_trains(precision):
     loader = DataLoader(TensorDataset(images, labels), batch_size=100)
     fabric = Fabric(accelerator="cuda", devices=1, precision=precision)
     history = bbh.fit(posterior, loader, epochs=3, fabric=fabric, progress=False)
-    assert history[-1].total < history[0].total
+    # Not the total, in which the weight of the complexity rises from epoch to epoch.
+    assert history[-1].complexity < history[0].complexity
 
 
 def test_draws_are_the_same_for_all_batches_when_made_again():
