@@ -34,13 +34,13 @@ def made_by_hand(generator: nn.Module, noise: Tensor) -> Params:
     weights: Params = {}
     for group, name in enumerate(tables["means"]):
         hidden = noise[:, group].double()
-        for layer in range(3):
-            weight = state[f"coefficients.weights.{layer}"][group]
-            hidden = hidden @ weight.T + state[f"coefficients.biases.{layer}"][group, :, 0]
-            if layer < 2:
-                hidden = torch.where(hidden > 0, hidden, 0.1 * hidden)
-        factors = hidden - state["coefficients.centre"][group]
-        factors = factors * state["coefficients.gain"][group]
+        for layer in range(2):
+            hidden = hidden @ state[f"trunks.weights.{layer}"][group]
+            hidden = hidden + state[f"trunks.biases.{layer}"][group]
+            hidden = torch.where(hidden > 0, hidden, 0.1 * hidden)
+        terms = slice(3 * group, 3 * group + 3)
+        factors = hidden @ state["trunks.output_weight"][terms].T
+        factors = factors + state["trunks.output_bias"][terms]
         mean, left = tables["means"][name].double(), tables["left"][name].double()
         draws: list[Tensor] = []
         for draw in factors:

@@ -53,6 +53,7 @@ values = st.one_of(
     st.builds(generators.LayerWise, **generator_fields),
     st.builds(generators.Sliced, **generator_fields),
     st.builds(generators.LowRank, st.integers(1, 40), spread=positive),
+    st.builds(generators.Directions, spread=positive),
     st.builds(generators.Single, **generator_fields, chunk=st.none() | counts),
     st.builds(priors.FanIn, positive),
     st.builds(bbh.GaussianNoise, counts, st.booleans()),
@@ -102,8 +103,8 @@ class TestDescriptions:
             "Normal", "Laplace", "StudentT", "ScaleMixture", "PerLayer", "Categorical",
             "Bernoulli", "Gaussian", "HeteroscedasticGaussian", "ClosedForm", "NearestNeighbour",
             "JointNearestNeighbour", "NearestNeighbourEntropy", "JointEntropy", "Adversarial",
-            "LayerWise", "Sliced", "Single", "LowRank", "Glorot", "FromNetwork", "GaussianNoise",
-            "AdversarialTraining", "Standardisation", "FanIn",
+            "LayerWise", "Sliced", "Single", "LowRank", "Directions", "Glorot", "FromNetwork",
+            "GaussianNoise", "AdversarialTraining", "Standardisation", "FanIn",
             "Centred",  # below, since its tensors are not JSON
         }  # fmt: skip
         assert set(descriptions._VALUES) == tried

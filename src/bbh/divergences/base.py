@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from bbh.distribution import Cost
 from bbh.priors import NoDensityError, Prior
-from bbh.samples import Shapes, flatten
+from bbh.samples import Line, Shapes, flatten
 
 
 class NormalMarginals(NamedTuple):
@@ -37,6 +37,7 @@ class Comparison:
             if each sample was drawn from a Gaussian with its own means.
         gram: JᵀJ with J = ∂w/∂z, for each sample and each noise vector z, if q is a generator.
         helper: The network that the divergence's ``helper`` built, if any.
+        lines: The weights as m + s·h with new draws of h, if q is such a generator.
     """
 
     samples: Mapping[str, Tensor]
@@ -45,6 +46,7 @@ class Comparison:
     marginals: NormalMarginals | None = None
     gram: Float[Tensor, "S G Z Z"] | None = None
     helper: nn.Module | None = None
+    lines: Mapping[str, Line] | None = None
 
     @property
     def num_samples(self) -> int:
@@ -71,11 +73,14 @@ class Divergence(ABC):
         needs_prior_density: Whether the prior must have a density.
         needs_marginals: Whether q must be a factorised Gaussian, see ``Comparison.marginals``.
         needs_gram: Whether q must be a generator, see ``Comparison.gram``.
+        draws_of_lines: The number of draws of h it takes where weights are m + s·h, see
+            ``Comparison.lines``; 0 if it needs draws of all weights.
     """
 
     needs_prior_density: ClassVar[bool] = False
     needs_marginals: ClassVar[bool] = False
     needs_gram: ClassVar[bool] = False
+    draws_of_lines: ClassVar[int] = 0
 
     @abstractmethod
     def estimate(self, comparison: Comparison) -> Cost:
@@ -90,10 +95,12 @@ class Divergence(ABC):
         marginals: NormalMarginals | None = None,
         gram: Float[Tensor, "S G Z Z"] | None = None,
         helper: nn.Module | None = None,
+        lines: Mapping[str, Line] | None = None,
     ) -> Cost:
         """The divergence in nats; the arguments are described in ``Comparison``."""
-        comparison = Comparison(samples, shapes, prior, marginals, gram, helper)
-        check_num_samples(self, comparison.num_samples)
+        comparison = Comparison(samples, shapes, prior, marginals, gram, helper, lines)
+        if lines is None:
+            check_num_samples(self, comparison.num_samples)
         return self.estimate(comparison)
 
     def min_samples(self) -> int:

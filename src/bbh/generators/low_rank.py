@@ -7,17 +7,14 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
 from bbh import checks
 from bbh.generators.base import Generator, fan_in_scale
 from bbh.generators.module import GeneratorModule
+from bbh.generators.trunks import Trunks
 from bbh.noise import GaussianNoise
 from bbh.samples import Params, Shapes, TensorTable, size
-
-# The number of noise draws to estimate means and variances of the coefficients with.
-_PROBES = 256
 
 
 @dataclass(frozen=True)
@@ -60,12 +57,9 @@ class LowRank(Generator):
         """Builds the generator around the network's values."""
         shapes: Shapes = {name: value.shape for name, value in values.items()}
         like = next(iter(values.values()))
-        coefficients = Coefficients(
-            len(shapes), (noise.dim, *self.hidden, self.rank), self.slope
-        ).to(like)
-        scales = [self.spread * fan_in_scale((name,), shapes) for name in shapes]
-        coefficients.standardise(torch.randn(_PROBES, noise.dim).to(like), scales)
-        return LowRankKernels(values, coefficients)
+        trunks = Trunks((noise.dim, *self.hidden), [self.rank] * len(shapes), self.slope)
+        scales = {name: self.spread * fan_in_scale((name,), shapes) for name in shapes}
+        return LowRankKernels(values, scales, trunks.to(like))
 
 
 def _sides(shape: Sequence[int]) -> tuple[int, ...]:
@@ -75,68 +69,27 @@ def _sides(shape: Sequence[int]) -> tuple[int, ...]:
     return (rows, columns) if rows > 1 and columns > 1 else (rows * columns,)
 
 
-class Coefficients(nn.Module):
-    """One small network for each tensor, z → a(z), all computed in one batched product.
-
-    Args:
-        num_groups: The number of tensors.
-        widths: Size of z, of the hidden layers, and of a.
-        slope: Negative slope of the leaky ReLU.
-    """
-
-    def __init__(self, num_groups: int, widths: Sequence[int], slope: float):
-        super().__init__()
-        self.slope = slope
-        self.weights = nn.ParameterList()
-        self.biases = nn.ParameterList()
-        for inputs, outputs in itertools.pairwise(widths):
-            # Glorot's uniform distribution; all tensors' layers are in one parameter.
-            bound = math.sqrt(6 / (inputs + outputs))
-            weight = torch.empty(num_groups, outputs, inputs).uniform_(-bound, bound)
-            self.weights.append(nn.Parameter(weight))
-            self.biases.append(nn.Parameter(torch.zeros(num_groups, outputs, 1)))
-        self.register_buffer("centre", torch.zeros(num_groups, 1, widths[-1]))
-        self.register_buffer("gain", torch.ones(num_groups, 1, 1))
-
-    centre: Tensor
-    gain: Tensor
-
-    def forward(self, noise: Float[Tensor, "G S Z"]) -> Float[Tensor, "G S rank"]:
-        """The coefficients of every tensor, for every draw."""
-        values = noise.mT
-        last = len(self.weights) - 1
-        for index, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            values = torch.baddbmm(bias, weight, values)
-            if index < last:
-                values = F.leaky_relu(values, self.slope)
-        return self.gain * (values.mT - self.centre)
-
-    @torch.no_grad()
-    def standardise(self, noise: Float[Tensor, "S Z"], scales: Sequence[float]) -> None:
-        """Sets the fixed centre and gain, so that a has mean 0 and Σ_k Var a_k = scale²."""
-        raw = self(noise.expand(len(self.gain), -1, -1))
-        self.centre.copy_(raw.mean(1, keepdim=True))
-        total = raw.var(1).sum(1).sqrt()
-        self.gain.copy_((torch.tensor(scales).to(total) / total).view(-1, 1, 1))
-
-
 class LowRankKernels(GeneratorModule):
     """Maps noise [S, G, Z] to weights {name: [S, *shape]}; every tensor has its own noise vector.
 
     Args:
         values: The network's weights, which are the initial means.
-        coefficients: The networks that make the coefficients.
+        scales: The initial standard deviation of the weights of each tensor.
+        trunks: The networks that make the coefficients.
     """
 
-    def __init__(self, values: Params, coefficients: Coefficients):
+    def __init__(self, values: Params, scales: dict[str, float], trunks: Trunks):
         super().__init__()
         self.shapes = {name: value.shape for name, value in values.items()}
         self.num_groups = len(self.shapes)
-        self.coefficients = coefficients
-        rank = coefficients.centre.shape[2]
+        self.trunks = trunks
+        rank = trunks.outputs[0]
         self.means = TensorTable(values, trainable=True)
-        # Entries ±1 give all weights of a tensor the same spread at the start.
-        self.left = TensorTable({n: _signs(v, 0, rank) for n, v in values.items()}, trainable=True)
+        # Entries of one size give all weights of a tensor about the same spread at the start.
+        self.left = TensorTable(
+            {n: _signs(v, 0, rank) * (scales[n] / math.sqrt(rank)) for n, v in values.items()},
+            trainable=True,
+        )
         self.right = TensorTable(
             {n: _signs(v, 1, rank) for n, v in values.items() if len(_sides(v.shape)) > 1},
             trainable=True,
@@ -148,7 +101,7 @@ class LowRankKernels(GeneratorModule):
 
     def forward(self, noise: Float[Tensor, "S G Z"]) -> Params:
         """Generates all weights of all tensors."""
-        coefficients = self.coefficients(noise.transpose(0, 1)).unbind()
+        coefficients = self.trunks(noise.transpose(0, 1))
         means, left, right = self.means(), self.left(), self.right()
         weights: Params = {}
         for (name, shape), factors in zip(self.shapes.items(), coefficients, strict=True):

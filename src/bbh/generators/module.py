@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import jvp
 
-from bbh.samples import Params, Shapes, flatten
+from bbh.samples import Line, Params, Shapes, flatten
 
 
 class GeneratorModule(nn.Module, ABC):
@@ -19,10 +19,12 @@ class GeneratorModule(nn.Module, ABC):
     Attributes:
         shapes: Names and shapes of the tensors it generates.
         num_groups: G, the number of noise vectors of a draw.
+        has_lines: Whether every weight moves along a line, see ``lines``.
     """
 
     shapes: Shapes
     num_groups: int
+    has_lines: bool = False
 
     @abstractmethod
     def forward(self, noise: Float[Tensor, "S G Z"]) -> Params:
@@ -31,6 +33,14 @@ class GeneratorModule(nn.Module, ABC):
     @abstractmethod
     def groups(self) -> list[tuple[str, ...]]:
         """For each noise vector, the names of the tensors generated from it."""
+
+    def lines(self, noise: Float[Tensor, "S G Z"]) -> dict[str, Line]:
+        """The weights that ``forward`` makes, as m + s·h; only with ``has_lines``.
+
+        The KL then needs draws of the few h, not of all weights.
+        """
+        del noise
+        raise NotImplementedError(f"{type(self).__name__} does not move weights along lines.")
 
     def factored_parameters(self) -> list[nn.Parameter]:
         """Output matrices whose gradient is a sum of a few outer products, one for each draw."""

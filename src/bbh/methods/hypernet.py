@@ -1,7 +1,7 @@
 """Bayes by Hypernet: a generator maps noise to weights, and their density is not known."""
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bbh.distribution import Cost, TrainingDefaults, WeightDistribution
 from bbh.divergences import Divergence, NearestNeighbour, NearestNeighbourEntropy
@@ -39,9 +39,9 @@ def bayes_by_hypernet(
     """Weights generated from noise by hypernetworks, Pawlowski et al. (2018).
 
     Args:
-        generator: ``LayerWise``, ``Sliced`` or ``Single``. None takes a narrow layer-wise
-            generator, or a sliced one for networks where the layer-wise one would be too large; see
-            ``bbh.generators.default``.
+        generator: ``LayerWise``, ``Sliced``, ``Single``, ``LowRank`` or ``Directions``. None takes
+            a narrow layer-wise generator, or ``Directions`` for networks where the layer-wise one
+            would be too large; see ``bbh.generators.default``.
         prior: Distribution of the weights before the data. None takes ``bbh.priors.FanIn`` with the
             scale that suits the likelihood.
         noise: Dimension of the noise, and whether tensors share it. None takes four dimensions that
@@ -49,7 +49,9 @@ def bayes_by_hypernet(
         divergence: Estimator of the KL. None takes the nearest-neighbour entropy with the exact
             prior term, or the paper's estimator if the prior is known only by samples.
         num_samples: The number of weight draws per training step. All enter the divergence, and by
-            default five of them the likelihood: see ``fit(likelihood_samples=…)``.
+            default five of them the likelihood: see ``fit(likelihood_samples=…)``. Only these five
+            are made where the divergence does without draws of all weights, as it does with
+            ``Directions``.
     """
     prior = prior or FanIn(likelihood.prior_scale)
     check_parts(likelihood, prior)
@@ -88,6 +90,10 @@ class Implicit(WeightDistribution):
         samples_per_step: The number of weight draws per training step; all enter the estimate.
             At most five enter the likelihood too, unless ``fit`` is told otherwise: a draw in the
             likelihood costs a pass through the network.
+
+    Attributes:
+        on_lines: Whether weights are m + s·h and the divergence takes draws of h instead of draws
+            of all weights. A step then has no more draws than enter the likelihood.
     """
 
     # Chosen on validation parts of eight UCI sets, of diabetes, Friedman's problem and digits.
@@ -102,14 +108,17 @@ class Implicit(WeightDistribution):
         samples_per_step: int = 10,
     ):
         super().__init__()
-        check_num_samples(divergence, samples_per_step)
-        divergence.warn_about(samples_per_step)
+        self.on_lines = divergence.draws_of_lines > 0 and generator.has_lines
+        if not self.on_lines:
+            check_num_samples(divergence, samples_per_step)
+            divergence.warn_about(samples_per_step)
         self.generator = generator
         self.noise = noise
         self.divergence = divergence
         self.shapes = generator.shapes
-        self.samples_per_step = samples_per_step
         self.likelihood_samples = min(5, samples_per_step)
+        # Draws that do not enter the likelihood are made for the divergence.
+        self.samples_per_step = self.likelihood_samples if self.on_lines else samples_per_step
         self.auxiliary_steps = divergence.auxiliary_steps()
         self.pretraining_steps = divergence.pretraining_steps()
         helper = divergence.helper(self.shapes)
@@ -117,11 +126,13 @@ class Implicit(WeightDistribution):
 
     def sample(self, num_samples: int) -> Samples:
         """Draws noise and maps it to weights; adds noise to them if the divergence asks for it."""
-        like = next(self.generator.parameters())
-        noise = self.noise.sample(num_samples, self.generator.num_groups, like)
+        noise = self._draw_noise(num_samples)
         weights = self.generator(noise)
         if sigma := self.divergence.added_noise():
             weights = {n: w + sigma * torch.randn_like(w) for n, w in weights.items()}
+        if self.on_lines:
+            more = self._draw_noise(self.divergence.draws_of_lines)
+            return Samples(weights, common={"noise_of_lines": more})
         if not self.divergence.needs_gram:
             return Samples(weights)
         with_gradient = torch.is_grad_enabled()
@@ -138,7 +149,14 @@ class Implicit(WeightDistribution):
     def cost(self, samples: Samples, prior: Prior) -> Cost:
         """The divergence between q and the prior, estimated from these draws."""
         gram = samples.latent("gram") if self.divergence.needs_gram else None
-        return self.divergence(samples, self.shapes, prior, gram=gram, helper=self.helper)
+        lines = self.generator.lines(samples.latent("noise_of_lines")) if self.on_lines else None
+        return self.divergence(
+            samples, self.shapes, prior, gram=gram, helper=self.helper, lines=lines
+        )
+
+    def _draw_noise(self, num_samples: int) -> Tensor:
+        like = next(self.generator.parameters())
+        return self.noise.sample(num_samples, self.generator.num_groups, like)
 
     def check_prior(self, prior: Prior) -> None:
         """Raises if the divergence cannot work with this prior."""

@@ -42,6 +42,7 @@ _VALUES: dict[str, type] = {
         generators.Sliced,
         generators.Single,
         generators.LowRank,
+        generators.Directions,
         generators.Glorot,
         generators.FromNetwork,
         GaussianNoise,

@@ -21,7 +21,7 @@ class GeneratedWeights(WithDivergence):
     """Weights that hypernetworks generate from noise z.
 
     Attributes:
-        generator: layerwise, sliced, single or low_rank.
+        generator: layerwise, sliced, single, low_rank or directions.
         hidden: Widths of the hypernetworks' hidden layers.
         rank: The number of terms in a kernel's random part, with generator=low_rank.
         spread: Spread of generated weights at the start, in fan-in scales; 0 for the paper's
@@ -48,6 +48,8 @@ class GeneratedWeights(WithDivergence):
 
     def make_generator(self) -> generators.Generator:
         """The generator by its name."""
+        if self.generator == "directions":
+            return generators.Directions(self.hidden, spread=self.spread)
         if self.generator == "low_rank":
             return generators.LowRank(self.rank, self.hidden, spread=self.spread)
         start = generators.FromNetwork(self.spread) if self.spread else generators.Glorot()

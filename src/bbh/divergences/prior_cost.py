@@ -1,0 +1,44 @@
+"""The prior's share of the KL where weights are m + s·h: E[−log p(m + s·h)]."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from bbh.divergences.base import Comparison
+from bbh.priors import Normal
+from bbh.samples import Line, unflatten
+
+
+def lines_prior_cost(comparison: Comparison) -> Tensor:
+    """E[−log p(w)], summed over all weights.
+
+    Under a Gaussian prior it depends on the mean and the mean square of h alone. Under others it is
+    averaged over the draws of the weights.
+    """
+    lines, prior, shapes = comparison.lines, comparison.prior, comparison.shapes
+    assert lines is not None
+    row = prior.centre(shapes, next(iter(lines.values())).mean)
+    centres = {} if row is None else unflatten(row.unsqueeze(0), shapes)
+    terms: list[Tensor] = []
+    for name, line in lines.items():
+        if (normal := prior.normal(name)) is None:
+            draws = comparison.samples[name]
+            terms.append(-prior.log_prob(name, draws).sum() / len(draws))
+        else:
+            shift = centres[name][0] if name in centres else None
+            terms.append(_gaussian_cost(line, normal, shift))
+    return torch.stack(terms).sum()
+
+
+def _gaussian_cost(line: Line, prior: Normal, centre: Tensor | None) -> Tensor:
+    mean, direction, moved = line
+    if centre is not None:
+        mean = mean - centre
+    if prior.loc:
+        mean = mean - prior.loc
+    # E[(m + s·h)²] = m² + s·(2m·E[h] + s·E[h²])
+    cross = torch.addcmul(2 * mean * moved.mean(0), direction, moved.square().mean(0))
+    squares = torch.addcmul(mean.square(), direction, cross).sum()
+    constant = mean.numel() * math.log(prior.scale * math.sqrt(2 * math.pi))
+    return squares * (0.5 / prior.scale**2) + constant
