@@ -10,7 +10,12 @@ from bbh_studies.datasets.digits import NUM_TRAIN, NUM_VALIDATION
 from bbh_studies.problems.images.problem import ImageProblem
 from bbh_studies.problems.study import Study
 from bbh_studies.settings.config import Config
-from bbh_studies.settings.hypernets import DEFAULT_HYPERNET, Mixture
+from bbh_studies.settings.hypernets import (
+    DEFAULT_HYPERNET,
+    GENERATOR_TITLES,
+    GENERATORS,
+    Mixture,
+)
 from bbh_studies.settings.method import Method
 from bbh_studies.settings.methods import (
     BayesByBackprop,
@@ -70,5 +75,24 @@ STUDIES = (
         presets={
             "corrected": {one.word: Config(one, Digits(), _TRAINING) for one in _METHODS},
         },
+    ),
+    Study(
+        name="digits-generators",
+        title="Digits: architecture of the generator",
+        # The library's defaults, but for the number of epochs and the schedule's exact form.
+        presets={
+            "defaults": {
+                row: Config(one, Digits(), _TRAINING).with_settings(
+                    prior="fan_in",
+                    prior_scale=5.0,
+                    learning_rate=3e-3,
+                    cosine_decay=True,
+                    anneal_start=0,
+                    anneal_end=12,
+                )
+                for row, one in GENERATORS.items()
+            },
+        },
+        row_titles=GENERATOR_TITLES,
     ),
 )

@@ -1,6 +1,6 @@
 """Bayes by Hypernet, alone and as a mixture: the settings, and the posteriors they describe."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import bbh
@@ -99,6 +99,20 @@ DEFAULT_HYPERNET = Hypernet(
     noise_dim=4,
     noise_shared=True,
 )
+
+
+# The default generator, and those whose size is in proportion to the network's: rows of studies
+# that compare generators.
+GENERATORS: dict[str, Hypernet] = {
+    "layerwise": DEFAULT_HYPERNET,
+    "low_rank": replace(DEFAULT_HYPERNET, generator="low_rank", hidden=(16, 32)),
+    "directions": replace(DEFAULT_HYPERNET, generator="directions", hidden=(16, 32)),
+}
+GENERATOR_TITLES = {
+    "layerwise": "Layer-wise",
+    "low_rank": "Low rank",
+    "directions": "Directions",
+}
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from bbh_studies.datasets.uci import UCI, load_uci
 from bbh_studies.problems.problem import Problem, Runner
 from bbh_studies.problems.study import Rows, Study
 from bbh_studies.settings.config import Config
-from bbh_studies.settings.hypernets import DEFAULT_HYPERNET
+from bbh_studies.settings.hypernets import DEFAULT_HYPERNET, GENERATOR_TITLES, GENERATORS
 from bbh_studies.settings.method import Method
 from bbh_studies.settings.methods import (
     BayesByBackprop,
@@ -98,6 +98,10 @@ def _row(method: Method) -> Config:
     return Config(method, Uci(), _TRAINING)
 
 
+def _generated(method: Method) -> Config:
+    return _row(method).with_settings(prior="fan_in", prior_scale=2.0, anneal_end=0.3 * EPOCHS)
+
+
 # The defaults of the library, spelled out so that each can be changed on the command line. Steps,
 # batches and learning rates are the same for all methods.
 ROWS: Rows = {
@@ -108,9 +112,7 @@ ROWS: Rows = {
         _row(BayesByBackprop()),
         _row(Dropout()),
         _row(Flows()),
-        _row(DEFAULT_HYPERNET).with_settings(
-            prior="fan_in", prior_scale=2.0, anneal_end=0.3 * EPOCHS
-        ),
+        _generated(DEFAULT_HYPERNET),
     )
 }
 STUDIES = (
@@ -118,6 +120,14 @@ STUDIES = (
         name="uci",
         title="UCI regression",
         presets={"defaults": ROWS},
+        part_setting="dataset",
+        parts=tuple(UCI),
+    ),
+    Study(
+        name="uci-generators",
+        title="UCI regression: architecture of the generator",
+        presets={"defaults": {row: _generated(one) for row, one in GENERATORS.items()}},
+        row_titles=GENERATOR_TITLES,
         part_setting="dataset",
         parts=tuple(UCI),
     ),
