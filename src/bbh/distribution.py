@@ -80,6 +80,16 @@ class WeightDistribution(nn.Module, ABC):
     def cost(self, samples: Samples, prior: Prior) -> Cost:
         """The cost of these draws, in nats. They must come from this distribution's ``sample``."""
 
+    def draws_per_step(self, likelihood_samples: int | None = None) -> int:
+        """The number of draws that a training step takes.
+
+        Args:
+            likelihood_samples: How many of them enter the likelihood, if that is not the
+                distribution's own number.
+        """
+        del likelihood_samples
+        return self.samples_per_step
+
     def num_useful(self, num_samples: int) -> int:
         """The number of draws to take when ``num_samples`` are asked for.
 

@@ -63,7 +63,7 @@ def free_energy(
     if not isinstance(beta, Tensor):
         checks.number("beta", beta)
     weights = posterior.weights
-    samples = posterior.sample(num_samples or weights.samples_per_step)
+    samples = posterior.sample(num_samples or weights.draws_per_step(likelihood_samples))
     cost = weights.cost(samples, posterior.prior)
     used = samples
     number = likelihood_samples or weights.likelihood_samples or samples.num_samples
@@ -98,7 +98,7 @@ def check_settings(
     if likelihood_samples is None:
         return
     checks.whole("likelihood_samples", likelihood_samples, 1, "use at least one, or None")
-    drawn = num_samples or posterior.weights.samples_per_step
+    drawn = num_samples or posterior.weights.draws_per_step(likelihood_samples)
     if likelihood_samples > drawn:
         raise ValueError(
             f"likelihood_samples={likelihood_samples}: a step has only {drawn} draws. Raise "

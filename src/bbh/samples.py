@@ -5,7 +5,7 @@ Nothing in the library writes weights into a network; weights are passed to it a
 
 import math
 from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -17,20 +17,6 @@ from bbh.stacking import changed, in_turn, taken, unstacked
 # One weight setting, or several of them stacked.
 Params = dict[str, Tensor]
 Shapes = dict[str, torch.Size]
-
-
-class Line(NamedTuple):
-    """The weights of a tensor as m + s·h, where many weights share one random h.
-
-    Attributes:
-        mean: m, one for each weight.
-        direction: s, one for each weight.
-        moved: Draws of h; the axes along which weights share it have length one.
-    """
-
-    mean: Float[Tensor, "*shape"]
-    direction: Float[Tensor, "*shape"]
-    moved: Float[Tensor, "S *units"]
 
 
 class Samples(Mapping[str, Tensor]):

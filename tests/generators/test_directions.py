@@ -10,14 +10,13 @@ import bbh
 from bbh.divergences import NearestNeighbourEntropy
 from bbh.divergences.closed_form import normal_kl
 from bbh.generators import Directions
-from bbh.generators.directions import unit_shape
 from bbh.noise import GaussianNoise
 from bbh.priors import Centred, FanIn, Laplace, Normal, PerLayer, Prior
 from bbh.samples import Params, Shapes
+from interpreter import run_interpreted
 from scenarios import LeNet, SmallLeNet, TransformerNet
 
-# A kernel with more columns than rows and one with fewer, a bias, a matrix with one row, one with
-# one column, and a single number.
+# Kernels, a bias, a matrix with one row, one with one column, and a single number.
 ODD_SHAPES: Shapes = {
     "wide": torch.Size([4, 3, 2, 2]),
     "tall": torch.Size([6, 2]),
@@ -26,7 +25,6 @@ ODD_SHAPES: Shapes = {
     "column": torch.Size([5, 1]),
     "number": torch.Size([]),
 }
-UNITS = {"wide": 12, "tall": 6, "bias": 6, "row": 5, "column": 5, "number": 1}
 
 
 def values_of(shapes: Shapes) -> Params:
@@ -35,38 +33,30 @@ def values_of(shapes: Shapes) -> Params:
 
 
 def made_by_hand(generator: nn.Module, noise: Tensor) -> Params:
-    """m + s·h weight by weight in double precision, from the stored parameters."""
+    """m + s·h tensor by tensor in double precision, from the stored parameters."""
     state = {name: value.double() for name, value in generator.state_dict().items()}
-    matrices = state["trunks.output_weight"].split(list(UNITS.values()))
-    offsets = state["trunks.output_bias"].split(list(UNITS.values()))
     weights: Params = {}
-    for group, (name, shape) in enumerate(ODD_SHAPES.items()):
+    for group, name in enumerate(ODD_SHAPES):
         hidden = noise[:, group].double()
         for layer in range(2):
-            hidden = hidden @ state[f"trunks.weights.{layer}"][group]
-            hidden = hidden + state[f"trunks.biases.{layer}"][group]
+            hidden = hidden @ state[f"trunk.layers.{layer}.weight"].T
+            hidden = hidden + state[f"trunk.layers.{layer}.bias"]
             hidden = torch.where(hidden > 0, hidden, 0.1 * hidden)
-        moved = hidden @ matrices[group].T + offsets[group]
+        moved = hidden @ state["trunk.output.weight"][group] + state["trunk.output.bias"][group]
+        moved = moved * state["gain"][group]
         mean, direction = state[f"means.{name}"], state[f"directions.{name}"]
-        rows = shape[0] if shape else 1
-        columns = math.prod(shape[1:])
-        draws = torch.empty(len(noise), rows, columns, dtype=torch.double)
-        for i in range(rows):
-            for j in range(columns):
-                unit = i if rows >= columns else j
-                place = i * columns + j
-                step = direction.flatten()[place] * moved[:, unit]
-                draws[:, i, j] = mean.flatten()[place] + step
-        weights[name] = draws.view(-1, *shape)
+        weights[name] = torch.stack([mean + one * direction for one in moved])
     return weights
 
 
-def test_weights_are_means_and_steps_along_lines():
-    generator = Directions().build(values_of(ODD_SHAPES), GaussianNoise(2))
+@pytest.mark.parametrize("shared", [True, False])
+def test_weights_are_means_and_steps_along_lines(shared):
+    kind = GaussianNoise(2, shared=shared)
+    generator = Directions().build(values_of(ODD_SHAPES), kind)
     with torch.no_grad():
         for parameter in generator.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
-        noise = torch.randn(4, len(ODD_SHAPES), 2)
+        noise = kind.sample(4, len(ODD_SHAPES), torch.zeros(()))
         made = generator(noise)
     for name, expected in made_by_hand(generator, noise).items():
         torch.testing.assert_close(made[name].double(), expected, rtol=1e-5, atol=1e-6)
@@ -90,7 +80,7 @@ def test_a_large_network_takes_little_more_than_two_parameters_for_a_weight():
         "out": torch.Size([2048, 512, 1, 1]),
     }
     weights = bbh.samples.size(shapes)
-    assert Directions().num_parameters(shapes, 4) / weights < 2.1
+    assert Directions().num_parameters(shapes, 4) / weights < 2.001
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -135,7 +125,7 @@ def test_the_kl_of_lines_is_that_of_all_their_weights(prior):
 
 
 def test_the_kl_of_gaussian_lines_is_the_closed_form():
-    # Linear trunks (slope 1) make Gaussian h, so weights are Gaussian.
+    # A linear trunk (slope 1) makes Gaussian h, so weights are Gaussian.
     shapes: Shapes = {"weight": torch.Size([30, 20])}
     network = nn.Linear(20, 30, bias=False)
     posterior = bbh.methods.bayes_by_hypernet(
@@ -151,8 +141,8 @@ def test_the_kl_of_gaussian_lines_is_the_closed_form():
             posterior.weights.cost(posterior.weights.sample(1), posterior.prior).complexity
             for _ in range(400)
         ]
-    # The estimator has a bias of six hundredths of a nat for a Gaussian weight.
-    assert torch.stack(costs).mean().item() == pytest.approx(exact, abs=0.08 * 600)
+    # The estimator's bias for a Gaussian weight, from 64 draws, is about a hundredth of a nat.
+    assert torch.stack(costs).mean().item() == pytest.approx(exact, abs=0.05 * 600)
     assert shapes == posterior.weights.shapes
 
 
@@ -160,7 +150,8 @@ def test_a_step_makes_only_the_draws_that_the_network_sees():
     posterior = bbh.methods.bayes_by_hypernet(
         nn.Linear(3, 2), bbh.likelihoods.Categorical(), generator=Directions()
     )
-    assert posterior.weights.samples_per_step == 5
+    assert posterior.weights.draws_per_step() == 5
+    assert posterior.weights.draws_per_step(2) == 2
     batch = (torch.randn(8, 3), torch.arange(8) % 2)
     # One draw is enough, where the estimator alone would ask for ten and refuse one.
     energy = bbh.free_energy(posterior, batch, num_data=8, num_samples=1, likelihood_samples=1)
@@ -201,14 +192,6 @@ def test_large_networks_take_it_by_default():
     assert isinstance(bbh.generators.default(ODD_SHAPES), bbh.generators.LayerWise)
 
 
-@pytest.mark.parametrize("shape", ODD_SHAPES.values(), ids=ODD_SHAPES)
-def test_units_are_the_longer_side(shape):
-    units = unit_shape(shape)
-    assert len(units) == len(shape)
-    rows, columns = (shape[0] if shape else 1), math.prod(shape[1:])
-    assert math.prod(units) == max(rows, columns)
-
-
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [({"spread": 0.0}, "spread"), ({"hidden": ()}, "hidden"), ({"hidden": (0,)}, "hidden")],
@@ -216,3 +199,36 @@ def test_units_are_the_longer_side(shape):
 def test_impossible_settings_are_refused(wrong, message):
     with pytest.raises(ValueError, match=message):
         Directions(**wrong)
+
+
+def test_kernel_and_blocks_agree_with_autograd():
+    """The sums and slopes of one tensor, by Triton's interpreter and in blocks that do not fit."""
+    code = """
+import torch
+from bbh.divergences import lines_cost
+torch.manual_seed(0)
+lines_cost._BLOCK = 1000
+for kind in ("blocks", "kernel"):
+    if kind == "kernel":
+        from bbh.divergences.lines_triton import sums_and_slopes
+    else:
+        sums_and_slopes = lines_cost._sums_and_slopes
+    for number in (1, 33, 4096, 9001):
+        m, s = torch.randn(number), torch.randn(number)
+        s[0] = 0.0
+        # A column of a wider table: its two entries are not neighbours in memory.
+        moments = torch.rand(2, 3)[:, 1]
+        out = torch.full((2, number), torch.nan)
+        found = sums_and_slopes(m, s, out[0], out[1], moments, 1.7, 1e-2)
+        exact_m, exact_s = (one.double().requires_grad_() for one in (m, s))
+        logs = (exact_s.square() + 1e-4).log().sum() / 2
+        products = [exact_m.square().sum(), (exact_m * exact_s).sum(), exact_s.square().sum()]
+        sums = torch.stack([*(1.7 * one for one in products), logs])
+        first, second = moments.double()
+        total = (sums[0] + 2 * first * sums[1] + second * sums[2]) / 2 - logs
+        slopes = torch.stack(torch.autograd.grad(total, (exact_m, exact_s)))
+        torch.testing.assert_close(found.double(), sums.detach(), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(out.double(), slopes, rtol=1e-4, atol=1e-4)
+print("agreed")
+"""
+    assert run_interpreted(code).strip() == "agreed"

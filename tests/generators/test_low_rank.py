@@ -35,12 +35,13 @@ def made_by_hand(generator: nn.Module, noise: Tensor) -> Params:
     for group, name in enumerate(tables["means"]):
         hidden = noise[:, group].double()
         for layer in range(2):
-            hidden = hidden @ state[f"trunks.weights.{layer}"][group]
-            hidden = hidden + state[f"trunks.biases.{layer}"][group]
+            hidden = hidden @ state[f"trunk.layers.{layer}.weight"].T
+            hidden = hidden + state[f"trunk.layers.{layer}.bias"]
             hidden = torch.where(hidden > 0, hidden, 0.1 * hidden)
         terms = slice(3 * group, 3 * group + 3)
-        factors = hidden @ state["trunks.output_weight"][terms].T
-        factors = factors + state["trunks.output_bias"][terms]
+        factors = hidden @ state["trunk.output.weight"][terms].T
+        factors = factors + state["trunk.output.bias"][terms]
+        factors = factors * state["gain"][terms]
         mean, left = tables["means"][name].double(), tables["left"][name].double()
         draws: list[Tensor] = []
         for draw in factors:
@@ -79,8 +80,8 @@ def test_the_number_of_parameters_is_known_before_building(shapes: Shapes):
 def test_size_of_lenets_generator_counted_by_hand():
     shapes = {name: value.shape for name, value in LeNet().named_parameters()}
     sides = (20 + 25) + 20 + (50 + 500) + 50 + (500 + 800) + 500 + (10 + 500) + 10
-    trunk = (4 + 1) * 16 + (16 + 1) * 32 + (32 + 1) * 16
-    assert LowRank().num_parameters(shapes, 4) == 431_080 + 16 * sides + 8 * trunk
+    trunk = (4 + 1) * 16 + (16 + 1) * 32 + (32 + 1) * 16 * 8
+    assert LowRank().num_parameters(shapes, 4) == 431_080 + 16 * sides + trunk
 
 
 def test_weights_start_around_the_networks_own_with_the_asked_spread():
@@ -95,7 +96,8 @@ def test_weights_start_around_the_networks_own_with_the_asked_spread():
         spread = draws[name].std(0)
         # The centre was measured with 256 draws of noise, so it strays by a sixteenth.
         assert ((draws[name].mean(0) - value).abs() < 0.4 * spread).all()
-        assert spread.pow(2).mean().sqrt().item() == pytest.approx(scale, rel=0.2)
+        # Sums of terms that depend on each other, since all come from the same features.
+        assert spread.pow(2).mean().sqrt().item() == pytest.approx(scale, rel=0.35)
 
 
 def test_noise_moves_only_its_own_tensor():

@@ -9,8 +9,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from bbh.distribution import Cost
+from bbh.lines import Lines
 from bbh.priors import NoDensityError, Prior
-from bbh.samples import Line, Shapes, flatten
+from bbh.samples import Shapes, flatten
 
 
 class NormalMarginals(NamedTuple):
@@ -46,7 +47,7 @@ class Comparison:
     marginals: NormalMarginals | None = None
     gram: Float[Tensor, "S G Z Z"] | None = None
     helper: nn.Module | None = None
-    lines: Mapping[str, Line] | None = None
+    lines: Lines | None = None
 
     @property
     def num_samples(self) -> int:
@@ -95,7 +96,7 @@ class Divergence(ABC):
         marginals: NormalMarginals | None = None,
         gram: Float[Tensor, "S G Z Z"] | None = None,
         helper: nn.Module | None = None,
-        lines: Mapping[str, Line] | None = None,
+        lines: Lines | None = None,
     ) -> Cost:
         """The divergence in nats; the arguments are described in ``Comparison``."""
         comparison = Comparison(samples, shapes, prior, marginals, gram, helper, lines)

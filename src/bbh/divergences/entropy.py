@@ -3,19 +3,17 @@
 import itertools
 import logging
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from bbh.distribution import Cost
 from bbh.divergences.base import Comparison, Divergence
+from bbh.divergences.lines_cost import cost_without_entropy_of_h
 from bbh.divergences.nearest_neighbour import check_floor
 from bbh.divergences.neighbours import sum_log_distances
-from bbh.divergences.prior_cost import lines_prior_cost
-from bbh.samples import Line
+from bbh.lines import Lines
 
 logger = logging.getLogger("bbh")
 # The largest share of samples without k neighbours in their own mode. At this share the bias for
@@ -53,8 +51,8 @@ class NearestNeighbourEntropy(Divergence):
     neighbours: int | None = None
     floor: float = 1e-4
     needs_prior_density = True
-    # As many as the fast kernels take; enough for three neighbours.
-    draws_of_lines = 16
+    # There are few h, so many draws of them cost nothing beside the weights.
+    draws_of_lines = 64
 
     def __post_init__(self):
         if self.neighbours is not None and self.neighbours < 1:
@@ -86,28 +84,26 @@ class NearestNeighbourEntropy(Divergence):
     def estimate(self, comparison: Comparison) -> Cost:
         """Exact prior term minus the estimated entropy, summed over weights."""
         if comparison.lines is not None:
-            return Cost(lines_prior_cost(comparison) - self._lines_entropy(comparison.lines))
+            return Cost(self._estimate_on_lines(comparison, comparison.lines))
         generated = comparison.flat()
         log_prior = comparison.prior.flat_log_density(generated, comparison.shapes)
         return Cost(-log_prior.mean() - self._entropy(generated))
 
-    def _entropy(self, drawn: Float[Tensor, "S D"]) -> Tensor:
-        """The sum of the entropies of all columns."""
-        num_samples, num_weights = drawn.shape
+    def _estimate_on_lines(self, comparison: Comparison, lines: Lines) -> Tensor:
+        """H(m + s·h) = log |s| + H(h): all weights of a tensor have the same H(h)."""
+        rest = cost_without_entropy_of_h(comparison, lines, self.floor)
+        return rest - self._entropy(lines.moved, lines.counts)
+
+    def _entropy(
+        self, drawn: Float[Tensor, "S D"], counts: Float[Tensor, " D"] | None = None
+    ) -> Tensor:
+        """The sum of the entropies of all columns, each taken as often as ``counts`` says."""
+        num_samples = len(drawn)
+        number = drawn.shape[1] if counts is None else counts.sum()
         neighbours = self.neighbours or default_neighbours(num_samples)
         constant = _digamma(num_samples) - _digamma(neighbours) + math.log(2)
-        log_distance = sum_log_distances(drawn, None, self.floor, neighbours)
-        return log_distance / num_samples + num_weights * constant
-
-    def _lines_entropy(self, lines: Mapping[str, Line]) -> Tensor:
-        """H(m + s·h) = log |s| + H(h), summed over all weights."""
-        terms: list[Tensor] = []
-        for mean, direction, moved in lines.values():
-            # Not flatten(1): draws of a single number have no second axis.
-            drawn = moved.reshape(len(moved), -1)
-            terms.append(self._entropy(drawn) * (mean.numel() / drawn.shape[1]))
-            terms.append((direction.square() + self.floor**2).log().sum() / 2)
-        return torch.stack(terms).sum()
+        log_distance = sum_log_distances(drawn, None, self.floor, neighbours, counts)
+        return log_distance / num_samples + number * constant
 
 
 def lonely(num_samples: int, neighbours: int) -> float:

@@ -1,7 +1,5 @@
-"""Kernels whose rows or columns each move along a line: two parameters a weight, a cheap KL."""
+"""Tensors that each move along a line: two parameters a weight, and a cheap KL."""
 
-import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,30 +10,30 @@ from torch import Tensor
 from bbh import checks
 from bbh.generators.base import Generator, fan_in_scale
 from bbh.generators.module import GeneratorModule
-from bbh.generators.trunks import Trunks
+from bbh.generators.trunk import Trunk
+from bbh.lines import Lines
 from bbh.noise import GaussianNoise
-from bbh.samples import Line, Params, Shapes, TensorTable, size
+from bbh.samples import Params, Shapes, TensorTable, size
 
 
 @dataclass(frozen=True)
 class Directions(Generator):
-    """w = m + s·h(z): every weight has its own m and s, and the weights of a unit share their h.
+    """w = m + s·h(z): every weight has its own m and s, and all weights of a tensor share their h.
 
-    A kernel is taken as the matrix [outputs, everything else], and its units are its rows or its
-    columns, whichever are more; each entry of a vector (a bias) is a unit. A unit's weights move
-    together along the line that their s give, and a small network says how far.
+    A tensor thus moves along a line in weight space, in a direction that is learned, and a small
+    network, one for all tensors, says how far.
 
-    The generator has two parameters for each weight and ``hidden[-1]`` more for each unit. And
-    since all weights of a unit have the same distribution up to m and s, the KL needs draws of the
-    few h only: ``NearestNeighbourEntropy`` gives the same estimate as from draws of all weights, at
-    a fraction of the cost.
+    The generator has two parameters for each weight and a few for each tensor. And since all
+    weights of a tensor have the same distribution up to m and s, the KL needs draws of h only:
+    ``NearestNeighbourEntropy`` gives the same estimate as from draws of all weights, at a fraction
+    of the cost.
 
     Generated weights start around the network's own values, with a standard deviation over z of
     ``spread`` / √fan_in.
 
     Args:
-        hidden: Widths of the hidden layers of the small networks, one for each tensor.
-        slope: Negative slope of their leaky ReLU.
+        hidden: Widths of the small network's hidden layers.
+        slope: Negative slope of its leaky ReLU.
         spread: Initial standard deviation of the weights in units of 1/√fan_in.
     """
 
@@ -50,52 +48,45 @@ class Directions(Generator):
 
     def num_parameters(self, shapes: Shapes, noise_dim: int) -> int:
         """The number of parameters of the generator, without building it."""
-        widths = (noise_dim, *self.hidden)
-        trunk = sum((a + 1) * b for a, b in itertools.pairwise(widths))
-        units = sum(math.prod(unit_shape(shape)) for shape in shapes.values())
-        return 2 * size(shapes) + trunk * len(shapes) + (self.hidden[-1] + 1) * units
+        return 2 * size(shapes) + Trunk.num_parameters(noise_dim, self.hidden, len(shapes))
 
-    def make(self, values: Params, noise: GaussianNoise) -> "MovedKernels":
+    def make(self, values: Params, noise: GaussianNoise) -> "MovedTensors":
         """Builds the generator around the network's values."""
         shapes: Shapes = {name: value.shape for name, value in values.items()}
-        units = [math.prod(unit_shape(shape)) for shape in shapes.values()]
-        trunks = Trunks((noise.dim, *self.hidden), units, self.slope)
-        scales = {name: self.spread * fan_in_scale((name,), shapes) for name in shapes}
-        return MovedKernels(values, scales, trunks.to(next(iter(values.values()))))
+        trunk = Trunk(noise, self.hidden, [1] * len(shapes), self.slope)
+        scales = [self.spread * fan_in_scale((name,), shapes) for name in shapes]
+        return MovedTensors(values, scales, trunk.to(next(iter(values.values()))))
 
 
-def unit_shape(shape: Sequence[int]) -> tuple[int, ...]:
-    """The shape of the h of a tensor, with ones where weights share it.
-
-    >>> unit_shape((10, 500)), unit_shape((50, 20)), unit_shape((8, 3, 5, 5)), unit_shape((7,))
-    ((1, 500), (50, 1), (1, 3, 5, 5), (7,))
-    """
-    rows, columns = (shape[0] if shape else 1), math.prod(shape[1:])
-    if rows >= columns:
-        return (rows, *[1] * len(shape[1:])) if shape else ()
-    return (1, *shape[1:])
-
-
-class MovedKernels(GeneratorModule):
+class MovedTensors(GeneratorModule):
     """Maps noise [S, G, Z] to weights {name: [S, *shape]}; every tensor has its own noise vector.
 
     Args:
         values: The network's weights, which are the initial means m.
-        scales: The initial size of s for each tensor; its signs are random.
-        trunks: The networks that make h.
+        scales: The initial standard deviation of the weights of each tensor.
+        trunk: The network that makes h.
     """
 
     has_lines = True
 
-    def __init__(self, values: Params, scales: dict[str, float], trunks: Trunks):
+    def __init__(self, values: Params, scales: Sequence[float], trunk: Trunk):
         super().__init__()
         self.shapes = {name: value.shape for name, value in values.items()}
         self.num_groups = len(self.shapes)
-        self.trunks = trunks
+        self.trunk = trunk
         self.means = TensorTable(values, trainable=True)
         self.directions = TensorTable(
-            {name: scales[name] * _signs(value) for name, value in values.items()}, trainable=True
+            {name: _signs(value) for name, value in values.items()}, trainable=True
         )
+        # A fixed factor of h, so that entries of s are of order one: a step of the optimiser then
+        # changes them by a small part, as it does those of a hypernetwork's output layer.
+        like = next(iter(values.values()))
+        self.register_buffer("gain", like.new_tensor(scales))
+        sizes = [value.numel() for value in values.values()]
+        self.register_buffer("counts", like.new_tensor(sizes), persistent=False)
+
+    gain: Tensor
+    counts: Tensor
 
     def groups(self) -> list[tuple[str, ...]]:
         """Every tensor has its own noise vector."""
@@ -103,16 +94,12 @@ class MovedKernels(GeneratorModule):
 
     def forward(self, noise: Float[Tensor, "S G Z"]) -> Params:
         """Generates all weights of all tensors."""
-        return {name: torch.addcmul(*line) for name, line in self.lines(noise).items()}
+        return self.lines(noise).weights()
 
-    def lines(self, noise: Float[Tensor, "S G Z"]) -> dict[str, Line]:
+    def lines(self, noise: Float[Tensor, "S G Z"]) -> Lines:
         """m, s and draws of h for every tensor."""
-        drawn = self.trunks(noise.transpose(0, 1))
-        means, directions = self.means(), self.directions()
-        return {
-            name: Line(means[name], directions[name], moved.view(-1, *unit_shape(shape)))
-            for (name, shape), moved in zip(self.shapes.items(), drawn, strict=True)
-        }
+        moved = self.gain * self.trunk(noise)
+        return Lines(self.means(), self.directions(), moved, self.counts)
 
 
 def _signs(value: Tensor) -> Tensor:

@@ -1,6 +1,5 @@
 """Kernels whose random part has a low rank: a generator not much larger than the network."""
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from torch import Tensor
 from bbh import checks
 from bbh.generators.base import Generator, fan_in_scale
 from bbh.generators.module import GeneratorModule
-from bbh.generators.trunks import Trunks
+from bbh.generators.trunk import Trunk
 from bbh.noise import GaussianNoise
 from bbh.samples import Params, Shapes, TensorTable, size
 
@@ -30,7 +29,8 @@ class LowRank(Generator):
 
     Args:
         rank: The number of terms.
-        hidden: Widths of the hidden layers of the network that makes the coefficients.
+        hidden: Widths of the hidden layers of the network that makes the coefficients, one for all
+            tensors.
         slope: Negative slope of its leaky ReLU.
         spread: Initial standard deviation of the weights in units of 1/√fan_in.
     """
@@ -48,18 +48,17 @@ class LowRank(Generator):
 
     def num_parameters(self, shapes: Shapes, noise_dim: int) -> int:
         """The number of parameters of the generator, without building it."""
-        widths = (noise_dim, *self.hidden, self.rank)
-        trunk = sum((a + 1) * b for a, b in itertools.pairwise(widths))
+        trunk = Trunk.num_parameters(noise_dim, self.hidden, self.rank * len(shapes))
         factors = sum(sum(sides) for sides in map(_sides, shapes.values()))
-        return size(shapes) + self.rank * factors + trunk * len(shapes)
+        return size(shapes) + self.rank * factors + trunk
 
     def make(self, values: Params, noise: GaussianNoise) -> "LowRankKernels":
         """Builds the generator around the network's values."""
         shapes: Shapes = {name: value.shape for name, value in values.items()}
         like = next(iter(values.values()))
-        trunks = Trunks((noise.dim, *self.hidden), [self.rank] * len(shapes), self.slope)
-        scales = {name: self.spread * fan_in_scale((name,), shapes) for name in shapes}
-        return LowRankKernels(values, scales, trunks.to(like))
+        trunk = Trunk(noise, self.hidden, [self.rank] * len(shapes), self.slope)
+        scales = [self.spread * fan_in_scale((name,), shapes) for name in shapes]
+        return LowRankKernels(values, scales, trunk.to(like))
 
 
 def _sides(shape: Sequence[int]) -> tuple[int, ...]:
@@ -75,25 +74,27 @@ class LowRankKernels(GeneratorModule):
     Args:
         values: The network's weights, which are the initial means.
         scales: The initial standard deviation of the weights of each tensor.
-        trunks: The networks that make the coefficients.
+        trunk: The network that makes the coefficients.
     """
 
-    def __init__(self, values: Params, scales: dict[str, float], trunks: Trunks):
+    def __init__(self, values: Params, scales: Sequence[float], trunk: Trunk):
         super().__init__()
         self.shapes = {name: value.shape for name, value in values.items()}
         self.num_groups = len(self.shapes)
-        self.trunks = trunks
-        rank = trunks.outputs[0]
+        self.trunk = trunk
+        self.rank = rank = trunk.outputs[0]
         self.means = TensorTable(values, trainable=True)
-        # Entries of one size give all weights of a tensor about the same spread at the start.
-        self.left = TensorTable(
-            {n: _signs(v, 0, rank) * (scales[n] / math.sqrt(rank)) for n, v in values.items()},
-            trainable=True,
-        )
+        # Entries ±1 give all weights of a tensor about the same spread at the start. The size of
+        # that spread is a fixed factor: a step of the optimiser changes it by a small part.
+        self.left = TensorTable({n: _signs(v, 0, rank) for n, v in values.items()}, trainable=True)
         self.right = TensorTable(
             {n: _signs(v, 1, rank) for n, v in values.items() if len(_sides(v.shape)) > 1},
             trainable=True,
         )
+        gain = next(iter(values.values())).new_tensor(scales) / math.sqrt(rank)
+        self.register_buffer("gain", gain.repeat_interleave(rank))
+
+    gain: Tensor
 
     def groups(self) -> list[tuple[str, ...]]:
         """Every tensor has its own noise vector."""
@@ -101,7 +102,7 @@ class LowRankKernels(GeneratorModule):
 
     def forward(self, noise: Float[Tensor, "S G Z"]) -> Params:
         """Generates all weights of all tensors."""
-        coefficients = self.trunks(noise.transpose(0, 1))
+        coefficients = (self.gain * self.trunk(noise)).split(self.rank, dim=1)
         means, left, right = self.means(), self.left(), self.right()
         weights: Params = {}
         for (name, shape), factors in zip(self.shapes.items(), coefficients, strict=True):

@@ -8,7 +8,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import jvp
 
-from bbh.samples import Line, Params, Shapes, flatten
+from bbh.lines import Lines
+from bbh.samples import Params, Shapes, flatten
 
 
 class GeneratorModule(nn.Module, ABC):
@@ -34,7 +35,7 @@ class GeneratorModule(nn.Module, ABC):
     def groups(self) -> list[tuple[str, ...]]:
         """For each noise vector, the names of the tensors generated from it."""
 
-    def lines(self, noise: Float[Tensor, "S G Z"]) -> dict[str, Line]:
+    def lines(self, noise: Float[Tensor, "S G Z"]) -> Lines:
         """The weights that ``forward`` makes, as m + s·h; only with ``has_lines``.
 
         The KL then needs draws of the few h, not of all weights.

@@ -146,6 +146,11 @@ class Implicit(WeightDistribution):
 
         return Samples(weights, later=gram)
 
+    def draws_per_step(self, likelihood_samples: int | None = None) -> int:
+        """All enter the divergence; on lines none does, and those in the likelihood are enough."""
+        enough = likelihood_samples if self.on_lines else None
+        return enough or self.samples_per_step
+
     def cost(self, samples: Samples, prior: Prior) -> Cost:
         """The divergence between q and the prior, estimated from these draws."""
         gram = samples.latent("gram") if self.divergence.needs_gram else None

@@ -157,6 +157,12 @@ class Mixture(WeightDistribution):
         complexity = torch.stack([cost.complexity for cost in costs]).mean()
         return Cost(complexity, sum((cost.auxiliary for cost in costs), start=0.0) / len(costs))
 
+    def draws_per_step(self, likelihood_samples: int | None = None) -> int:
+        """The same number for every member."""
+        number = len(self.members)
+        each = None if likelihood_samples is None else likelihood_samples // number
+        return number * self._members()[0].draws_per_step(each)
+
     def check_prior(self, prior: Prior) -> None:
         """Raises if the prior does not fit one of the members."""
         for member in self._members():

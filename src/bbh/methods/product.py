@@ -52,6 +52,10 @@ class Product(WeightDistribution):
         complexity = torch.stack([cost.complexity for cost in costs]).sum()
         return Cost(complexity, sum((cost.auxiliary for cost in costs), start=0.0))
 
+    def draws_per_step(self, likelihood_samples: int | None = None) -> int:
+        """As many as the part takes that needs the most."""
+        return max(part.draws_per_step(likelihood_samples) for part in self._parts())
+
     def check_prior(self, prior: Prior) -> None:
         """Raises if the prior does not fit one of the parts."""
         for part in self._parts():
