@@ -13,6 +13,7 @@ from rich.console import Console
 from bbh_studies.bench.cpu import bench_cpu
 from bbh_studies.bench.estimators import FOLDER, CardSizes, bench_estimators
 from bbh_studies.bench.gpu import Extent, bench_gpu
+from bbh_studies.bench.large import TINY, bench_large
 from bbh_studies.bench.problems import Sizes
 from bbh_studies.bench.scaling import TINY_AXES
 from bbh_studies.bench.settings import BENCHMARKS
@@ -32,7 +33,7 @@ def bench(
     """Runs a benchmark and returns the folder of its records.
 
     Args:
-        where: cpu, gpu or estimators.
+        where: cpu, gpu, large or estimators.
         console: For tables and progress.
         rounds: Turns of every training step; None takes the benchmark's default.
         quick: Use tiny sizes, to see whether everything works; the times then mean nothing.
@@ -55,7 +56,9 @@ def bench(
         if where == "estimators":
             bench_estimators(settings, console, card)
             return settings.out / FOLDER
-        if where == "cpu":
+        if where == "large":
+            bench_large(settings, console, (TINY,) if quick else None)
+        elif where == "cpu":
             bench_cpu(settings, console, axes=axes)
         else:
             bench_gpu(settings, console, extent=extent)

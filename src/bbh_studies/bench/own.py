@@ -120,6 +120,7 @@ def problem_steps(
     factored: bool = True,
     moments: torch.dtype = torch.float32,
     likelihood_samples: int | None = None,
+    precision: str = "32-true",
 ) -> EagerSteps | RecordedSteps:
     """The training steps that ``bbh.fit`` makes, or the same with some savings switched off.
 
@@ -130,8 +131,13 @@ def problem_steps(
         factored: Update output layers from factors of their gradient.
         moments: Precision of the optimizer's moments of those layers.
         likelihood_samples: Draws that see the batch; None for the method's own number.
+        precision: Fabric's name of the precision.
     """
-    fabric = Fabric(accelerator=problem.device.type, devices=1)
+    fabric = Fabric(
+        accelerator=problem.device.type,
+        devices=1,
+        precision=precision,  # pyright: ignore[reportArgumentType]
+    )
     posterior.to(problem.device)
     parameters = [one for one in posterior.parameters() if one.requires_grad]
     if factored:

@@ -48,5 +48,6 @@ class Settings:
 BENCHMARKS = {
     "cpu": Settings(),
     "gpu": Settings(rounds=10, predict_rounds=5, repeats=20, sizes=Sizes(images=1000)),
+    "large": Settings(rounds=7, repeats=3),
     "estimators": Settings(rounds=7, repeats=3),
 }
