@@ -107,14 +107,14 @@ class StudentT(Residual):
         # Imported here: SciPy's special functions take a while to import, and few need them.
         from scipy.special import stdtr
 
-        found = stdtr(float(self.df), residuals.detach().cpu().numpy())
+        found = stdtr(float(self.df.detach()), residuals.detach().cpu().numpy())
         return torch.as_tensor(found, dtype=residuals.dtype, device=residuals.device)
 
     def quantile(self, level: float) -> float:
         """SciPy's, since torch has none."""
         from scipy.special import stdtrit
 
-        return float(stdtrit(float(self.df), level))
+        return float(stdtrit(float(self.df.detach()), level))
 
     def sample_like(self, values: Tensor) -> Tensor:
         """A Normal number over the root of a Gamma number of mean 1."""
@@ -125,7 +125,7 @@ class StudentT(Residual):
     @property
     def std(self) -> float:
         """√(ν / (ν − 2)) above two degrees of freedom, else infinite."""
-        df = float(self.df)
+        df = float(self.df.detach())
         return math.sqrt(df / (df - 2)) if df > 2 else math.inf
 
 

@@ -93,7 +93,7 @@ def robust_standardisation_of(parts: Iterable[tuple[Tensor, Tensor | None]]) -> 
     shares = torch.cat([one for _, one in matrices])
     loc = _weighted_median(values, shares)
     scale = 1.4826 * _weighted_median((values - loc).abs(), shares)
-    scale = torch.where(scale > 0, scale, torch.tensor(_as_tuple(usual.scale)).to(scale))
+    scale = torch.where(scale > 0, scale, scale.new_tensor(_as_tuple(usual.scale)))
     return _as_standardisation(loc, scale, isinstance(usual.loc, tuple))
 
 

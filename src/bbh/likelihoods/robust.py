@@ -47,6 +47,7 @@ class StudentT(LocationScale, CommonScale[RegressionPredictive]):
     standardise: bool | Standardisation | None = None
     log_scale: Tensor = field(init=False, repr=False)
     log_more_df: Tensor = field(init=False, repr=False)
+    given_df: Tensor = field(init=False, repr=False)
 
     robust = True
 
@@ -59,13 +60,15 @@ class StudentT(LocationScale, CommonScale[RegressionPredictive]):
             )
         if self.df is None:
             self.log_more_df = nn.Parameter(torch.tensor(math.log(_INITIAL - _FEWEST_LEARNED)))
+        else:  # a buffer, so that it is where the network is
+            self.register_buffer("given_df", torch.tensor(float(self.df)), persistent=False)
         self._register_scale()
 
     @property
     def degrees_of_freedom(self) -> Tensor:
         """The present number of degrees of freedom."""
         if self.df is not None:
-            return torch.tensor(self.df)
+            return self.given_df
         return _FEWEST_LEARNED + self.log_more_df.exp()
 
     @property
@@ -76,7 +79,7 @@ class StudentT(LocationScale, CommonScale[RegressionPredictive]):
     def extra_repr(self) -> str:
         """The degrees of freedom, the present scale, and the targets' loc and scale."""
         how = "" if self.df is not None else " (learned)"
-        return f"df={float(self.degrees_of_freedom):.4g}{how}, {super().extra_repr()}"
+        return f"df={float(self.degrees_of_freedom.detach()):.4g}{how}, {super().extra_repr()}"
 
     def _constant(self, training: Tensor) -> tuple[Tensor, Tensor]:
         # The EM algorithm of Lange et al.: a residual z has the weight (ν + 1) / (ν + z²).
