@@ -52,7 +52,7 @@ class Categorical(Likelihood[ClassPredictive]):
         weights = torch.tensor(self.class_weights or ())
         self.register_buffer("weight_of_class", weights, persistent=False)
 
-    def classes_last(self, outputs: Float[Tensor, "S B *event"]) -> Float[Tensor, "S B *event"]:
+    def classes_last(self, outputs: Float[Tensor, "S B *event"]) -> Float[Tensor, "S B *_ C"]:
         """The logits of all draws with their classes on the last axis."""
         axis = self.class_dim + 1 if self.class_dim > 0 else self.class_dim
         if not -outputs.dim() + 2 <= axis < outputs.dim():

@@ -110,7 +110,7 @@ def ranked_probability_score(probs: Float[Tensor, "B C"], targets: Int[Tensor, "
 
 def flatten_positions(
     probs: Float[Tensor, "B *positions C"],
-    targets: Int[Tensor, "B *positions"],
+    targets: Int[Tensor, "..."],
     ignore_index: int | None = None,
 ) -> tuple[Float[Tensor, "N C"], Int[Tensor, "N"]]:
     """Predictions for tokens or pixels in the form that all other metrics take.
