@@ -32,6 +32,7 @@ def main() -> None:
     floor()
     attacks()
     toy()
+    outliers()
     idea()
 
 
@@ -56,6 +57,31 @@ def idea() -> None:
         # Left of the middle: the tick labels of the right panel need the rest.
         figure.text(start + 0.32 * (end - start), 0.5, "→", ha="center", va="center", fontsize=20)
     figure.savefig(ASSETS / "idea.svg", bbox_inches="tight", metadata={"Date": None})
+
+
+def outliers() -> None:
+    """Trains two likelihoods on points of a line of which some are far off, and draws both."""
+    torch.manual_seed(1)
+    inputs = torch.linspace(0, 1, 100).unsqueeze(1)
+    targets = 1000 + 50 * inputs + 3 * torch.randn_like(inputs)
+    targets[52::4] -= 200 + 50 * torch.rand(12, 1)
+    grid = torch.linspace(0, 1, 100).unsqueeze(1)
+    figure, axes = plt.subplots(1, 2, figsize=(8, 2.6), sharey=True, layout="constrained")
+    for axis, likelihood in zip(
+        axes, (bbh.likelihoods.Gaussian(), bbh.likelihoods.StudentT()), strict=True
+    ):
+        network = nn.Sequential(nn.Linear(1, 30), nn.Tanh(), nn.Linear(30, 1))
+        posterior = bbh.methods.bayes_by_hypernet(network, likelihood)
+        loader = DataLoader(TensorDataset(inputs, targets), batch_size=50, shuffle=True)
+        bbh.fit(posterior, loader, epochs=400, learning_rate=1e-2, progress=False)
+        predictive = bbh.predict(posterior, grid, 200)
+        lower, upper = predictive.interval(0.5)
+        axis.fill_between(grid[:, 0], lower[:, 0], upper[:, 0], color=BLUE, alpha=0.25, lw=0)
+        axis.plot(grid, predictive.mean, color=BLUE)
+        axis.plot(inputs, targets, "o", color=ORANGE, markersize=2.5, zorder=0)
+        axis.set_title(f"{type(likelihood).__name__}()")
+        axis.spines[["top", "right"]].set_visible(False)
+    figure.savefig(ASSETS / "outliers.svg", metadata={"Date": None})
 
 
 def speed() -> None:

@@ -1,6 +1,6 @@
 """Batches in the forms that loaders yield, and functions to cut, count and move their inputs."""
 
-from collections.abc import Mapping, Sized
+from collections.abc import Mapping, Sequence, Sized
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -27,7 +27,7 @@ _TARGET_KEYS = ("targets", "labels")
 
 
 class Batch(NamedTuple):
-    """One batch: inputs, targets and optionally a weight for every example."""
+    """One batch: inputs, targets and optionally a weight for every example or every target."""
 
     inputs: Inputs
     targets: Tensor
@@ -35,10 +35,10 @@ class Batch(NamedTuple):
 
 
 def as_batch(batch: Any) -> Batch:
-    """Makes a ``Batch`` from a pair, a triple with example weights, or a dictionary.
+    """Makes a ``Batch`` from a pair, a triple with weights, or a dictionary.
 
-    A dictionary has its targets under ``targets`` or ``labels`` and may have example weights under
-    ``weights``; everything else in it is an input.
+    A dictionary has its targets under ``targets`` or ``labels`` and may have weights of examples or
+    of single targets under ``weights``; everything else in it is an input.
 
     >>> as_batch({"ids": torch.zeros(2, 3), "labels": torch.ones(2)}).inputs.keys()
     dict_keys(['ids'])
@@ -63,6 +63,31 @@ def as_batch(batch: Any) -> Batch:
         f"or 'labels'; got {type(batch).__name__}. Several inputs go in as one tuple: "
         "((first, second), targets)."
     )
+
+
+def joined_weights(targets: Sequence[Tensor], weights: Sequence[Tensor | None]) -> Tensor | None:
+    """The weights of several batches in one tensor; None if none of them has any.
+
+    >>> joined_weights([torch.zeros(2), torch.zeros(1)], [None, torch.tensor([3.0])])
+    tensor([1., 1., 3.])
+
+    Args:
+        targets: The targets of every batch.
+        weights: Their weights, one per example or one per target; None stands for ones.
+    """
+    given = [one for one in weights if one is not None]
+    if not given:
+        return None
+    each_target = any(one.dim() > 1 for one in given)
+    joined: list[Tensor] = []
+    for known, factors in zip(targets, weights, strict=True):
+        if factors is None:
+            factors = torch.ones(len(known))
+        if each_target:
+            factors = factors.view(*factors.shape, *[1] * (known.dim() - factors.dim()))
+            factors = factors.expand(known.shape)
+        joined.append(factors.to(torch.get_default_dtype()))
+    return torch.cat(joined)
 
 
 def inputs_of(batch: Any) -> Inputs:

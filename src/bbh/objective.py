@@ -124,17 +124,7 @@ def negative_log_likelihood(
 
 
 def _mean_nll(posterior: Posterior[Any], batch: Batch, outputs: Tensor) -> Tensor:
-    log_prob = posterior.likelihood.log_prob(outputs, batch.targets)
-    if batch.weights is not None:
-        if batch.weights.shape != log_prob.shape[1:]:
-            raise ValueError(
-                f"example weights have shape {tuple(batch.weights.shape)}; one per example is "
-                f"needed: {tuple(log_prob.shape[1:])}."
-            )
-        # The mean divides by the number of examples, not by the sum of the weights: an example
-        # with weight 2 counts twice.
-        log_prob = log_prob * batch.weights.to(log_prob.dtype)
-    return -log_prob.mean()
+    return -posterior.likelihood.log_prob(outputs, batch.targets, batch.weights).mean()
 
 
 def _perturbed_inputs(

@@ -47,44 +47,91 @@ def standardisation_of(parts: Iterable[tuple[Tensor, Tensor | None]]) -> Standar
     Standardisation(loc=4.0, scale=2.943920288775949)
 
     Args:
-        parts: Targets, and a weight for every example or None. An example with weight 2 counts like
-            two equal examples.
+        parts: Targets, and a weight for every example or for every target, or None. An example with
+            weight 2 counts like two equal examples. Targets of weight 0 may be NaN.
     """
     count = mean = squares = torch.zeros((), dtype=torch.float64)
     several = False
     for targets, weights in parts:
         several = targets.dim() > 1
-        total, own_mean, own_squares = _moments(targets, weights)
+        values, shares = columns(targets, weights)
+        total = shares.sum(0)
+        own_mean = (shares * values).sum(0) / total.clamp(min=_TINY)
+        own_squares = (shares * (values - own_mean).square()).sum(0)
         # Chan's formula joins two parts without the cancellation of E[y²] − E[y]².
-        joint = (count + total).clamp(min=torch.finfo(torch.float64).tiny)
+        joint = (count + total).clamp(min=_TINY)
         away = own_mean - mean
         squares = squares + own_squares + away.square() * (count * total / joint)
         mean = mean + away * (total / joint)
         count = count + total
-    if count == 0:
-        raise ValueError("there are no targets to learn location and scale from.")
+    if not bool((count > 0).all()):
+        raise ValueError(_NO_TARGETS)
     std = (squares / count).sqrt()
-    if not bool(mean.isfinite().all() and std.isfinite().all()):
-        raise ValueError("the targets are not all finite: look for NaN or infinite ones.")
+    _check_finite(mean, std)
     # Below this, the spread of equal targets is rounding.
     scale = torch.where(std > 1e-12 * mean.abs(), std, 1.0)
-    if several:
-        return Standardisation(tuple(mean.tolist()), tuple(scale.tolist()))
-    return Standardisation(float(mean), float(scale))
+    return _as_standardisation(mean, scale, several)
 
 
-def _moments(targets: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Number, mean and sum of squared deviations for every entry of the last axis."""
-    # In double precision, since a mean far from zero would swallow the digits of the spread.
+def robust_standardisation_of(parts: Iterable[tuple[Tensor, Tensor | None]]) -> Standardisation:
+    """Median of the targets, and 1.4826 times their median distance from it.
+
+    For Gaussian targets these estimate mean and standard deviation, and even a third of outliers
+    does not carry them away. Where more than half of all targets are equal, the distance is 0, and
+    the scale is the standard deviation. All targets are held in memory.
+
+    >>> robust_standardisation_of([(torch.tensor([1.0, 2.0, 3.0, 4.0, 1e9]), None)])
+    Standardisation(loc=3.0, scale=1.4826)
+
+    Args:
+        parts: As for ``standardisation_of``.
+    """
+    known = list(parts)
+    usual = standardisation_of(known)
+    matrices = [columns(*one) for one in known]
+    values = torch.cat([one for one, _ in matrices])
+    shares = torch.cat([one for _, one in matrices])
+    loc = _weighted_median(values, shares)
+    scale = 1.4826 * _weighted_median((values - loc).abs(), shares)
+    scale = torch.where(scale > 0, scale, scale.new_tensor(_as_tuple(usual.scale)))
+    return _as_standardisation(loc, scale, isinstance(usual.loc, tuple))
+
+
+def columns(targets: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Targets and their weights as two matrices [n, k] on the CPU, a column for every output.
+
+    Targets [B] have one column, and targets [B, …, k] have k. Targets of weight 0 become 0. They
+    are in double precision, since a mean far from zero would swallow the digits of the spread.
+    """
     values = targets.detach().cpu().double()
-    values = values.flatten(1, -2) if values.dim() > 2 else values.view(len(values), 1, -1)
-    weights = torch.ones(len(values)) if weights is None else weights.detach().cpu()
-    shares = weights.double().view(-1, 1, 1).expand(*values.shape[:2], 1)
-    total = shares.sum()
-    mean = (shares * values).sum((0, 1)) / total.clamp(min=torch.finfo(torch.float64).tiny)
-    if targets.dim() < 2:
-        mean = mean.squeeze()
-    return total, mean, (shares * (values - mean).square()).sum((0, 1)).view_as(mean)
+    width = values.shape[-1] if values.dim() > 1 else 1
+    shares = torch.ones(len(values)) if weights is None else weights.detach().cpu()
+    shares = shares.double().view(*shares.shape, *[1] * (values.dim() - shares.dim()))
+    shares = shares.expand(values.shape).reshape(-1, width)
+    return values.reshape(-1, width).masked_fill(shares == 0, 0), shares
+
+
+_TINY = torch.finfo(torch.float64).tiny
+_NO_TARGETS = "there are no targets to learn location and scale from."
+
+
+def _weighted_median(values: Tensor, shares: Tensor) -> Tensor:
+    """The smallest value of every column that at least half of the weight does not exceed."""
+    ordered, order = values.sort(0)
+    reached = shares.gather(0, order).cumsum(0)
+    first = (reached < reached[-1] / 2).sum(0, keepdim=True)
+    return ordered.gather(0, first.clamp(max=len(values) - 1))[0]
+
+
+def _check_finite(mean: Tensor, std: Tensor) -> None:
+    if not bool(mean.isfinite().all() and std.isfinite().all()):
+        raise ValueError("the targets are not all finite: look for NaN or infinite ones.")
+
+
+def _as_standardisation(loc: Tensor, scale: Tensor, several: bool) -> Standardisation:
+    if several:
+        return Standardisation(tuple(loc.tolist()), tuple(scale.tolist()))
+    return Standardisation(float(loc), float(scale))
 
 
 def _as_tuple(numbers: Numbers) -> tuple[float, ...]:

@@ -38,8 +38,24 @@ standardise = st.booleans() | standardisation
 values = st.one_of(
     elementwise,
     st.builds(priors.PerLayer, st.dictionaries(st.text(), elementwise, max_size=3), elementwise),
-    st.builds(Categorical, st.none() | st.lists(positive, min_size=1).map(tuple)),
-    st.builds(likelihoods.Bernoulli, positive),
+    st.builds(
+        Categorical,
+        st.none() | st.lists(positive, min_size=1).map(tuple),
+        st.none() | st.integers(-100, 255),
+        st.sampled_from([-1, 1]),
+    ),
+    st.builds(
+        likelihoods.Bernoulli,
+        positive | st.lists(positive, min_size=1).map(tuple),
+        st.none() | st.integers(-100, -1),
+    ),
+    st.builds(likelihoods.Laplace, positive, st.booleans(), standardise),
+    st.builds(likelihoods.StudentT, st.none() | positive, st.none() | st.floats(1.1, 99.0)),
+    st.builds(likelihoods.Quantile, st.floats(0.01, 0.99), standardise=standardise),
+    st.builds(likelihoods.Poisson, st.none() | positive | st.just((1.0, 2.5))),
+    st.builds(likelihoods.NegativeBinomial, positive, st.booleans(), base_rate=positive),
+    st.builds(likelihoods.NegativeBinomial, from_network=st.just(True)),
+    st.builds(likelihoods.Ordinal, st.integers(3, 9), st.none() | st.integers(-100, -1)),
     st.builds(likelihoods.Gaussian, positive, st.booleans(), standardise),
     st.builds(likelihoods.Gaussian, standardise=standardise),
     st.builds(likelihoods.HeteroscedasticGaussian, positive, standardise),
@@ -105,6 +121,8 @@ class TestDescriptions:
             "JointNearestNeighbour", "NearestNeighbourEntropy", "JointEntropy", "Adversarial",
             "LayerWise", "Sliced", "Single", "LowRank", "Directions", "Glorot", "FromNetwork",
             "GaussianNoise", "AdversarialTraining", "Standardisation", "FanIn",
+            "LaplaceLikelihood", "StudentTLikelihood", "Quantile", "Poisson", "NegativeBinomial",
+            "Ordinal",
             "Centred",  # below, since its tensors are not JSON
         }  # fmt: skip
         assert set(descriptions._VALUES) == tried

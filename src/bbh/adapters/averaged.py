@@ -58,11 +58,12 @@ class AveragedNetwork(nn.Module):
     def forward(self, inputs: Tensor) -> Float[Tensor, "B C"]:
         """The logarithm of the averaged class probabilities."""
         posterior: Posterior[Any] = self.__dict__["_posterior"]
+        classes = posterior.likelihood.class_dim
         inputs = inputs if self._preprocess is None else self._preprocess(inputs)
 
         def log_probs(values: Tensor, draw: Samples) -> Tensor:
             with evaluation_mode(posterior):
-                return posterior(values, draw).squeeze(0).log_softmax(-1)
+                return posterior(values, draw).squeeze(0).log_softmax(classes)
 
         each: list[Tensor] = []
         # The same seed in every call, so that dropout layers that stay on do not change the result.

@@ -187,6 +187,9 @@ def _class_logits(
 ) -> Float[Tensor, "S B C"] | None:
     """Logits with the target's first; None if an example has not one target among classes."""
     if isinstance(likelihood, Categorical) and outputs.dim() == 3:
+        if likelihood.ignore_index is not None and bool((targets == likelihood.ignore_index).any()):
+            return None
+        outputs = likelihood.classes_last(outputs)
         index = targets.long().expand(outputs.shape[:-1]).unsqueeze(-1)
         # The target's own place among the others is taken by the lowest number there is.
         others = outputs.scatter(-1, index, torch.finfo(outputs.dtype).min)
@@ -208,8 +211,10 @@ def _of_classes(logits: Float[Tensor, "S B C"]) -> _Outcomes:
 def unweighted(likelihood: Likelihood[Any]) -> Likelihood[Any]:
     """The likelihood without class weights: a class of weight 0 could not be attacked."""
     if isinstance(likelihood, Categorical):
-        return Categorical()
-    return Bernoulli() if isinstance(likelihood, Bernoulli) else likelihood
+        return Categorical(ignore_index=likelihood.ignore_index, class_dim=likelihood.class_dim)
+    if isinstance(likelihood, Bernoulli):
+        return Bernoulli(ignore_index=likelihood.ignore_index)
+    return likelihood
 
 
 def _scale(values: Tensor, factors: Float[Tensor, " B"]) -> Tensor:

@@ -12,6 +12,7 @@ from bbh.batches import Inputs
 from bbh.posterior import Posterior
 from bbh.prediction.predicting import MEMORY_LIMIT, predict
 from bbh.predictive import ClassPredictive, RegressionPredictive
+from bbh.residuals import Normal
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def functional_diversity(
     )
     if predictive.num_samples < 2:
         raise ValueError("there is one weight setting only: disagreement takes at least two.")
-    if isinstance(predictive, RegressionPredictive):
+    if isinstance(predictive, RegressionPredictive) and isinstance(predictive.residual, Normal):
         kl = gaussian_kl(predictive.locs, predictive.scales)
         return Diversity(kl, None, predictive.num_samples, len(predictive.mean))
     if not isinstance(predictive, ClassPredictive) or predictive.draws is None:

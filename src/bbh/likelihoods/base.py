@@ -1,15 +1,19 @@
 """What a likelihood is, and what all of them need."""
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, Generic, TypeVar
+from collections.abc import Iterable
+from typing import Any, ClassVar, Generic, TypeVar
 
-from jaxtyping import Float
+import torch
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from bbh.predictive import Predictive
 
 P = TypeVar("P", bound=Predictive)
 Sums = dict[str, Tensor]
+# Targets of a data set in parts, each with weights of its examples or of its targets.
+Parts = Iterable[tuple[Tensor, Tensor | None]]
 
 
 class Likelihood(nn.Module, ABC, Generic[P]):
@@ -22,16 +26,68 @@ class Likelihood(nn.Module, ABC, Generic[P]):
         prior_scale: The scale of ``bbh.priors.FanIn`` that suits networks for this likelihood, for
             methods that choose a prior themselves. Standardised targets are of the size of one,
             while classes that are certain need logits of ten and more.
+        sized_by_targets: Names of buffers that are empty until they are learned from targets, and
+            whose shape is known only then.
     """
 
     keeps_outputs: ClassVar[bool] = False
     prior_scale: ClassVar[float] = 2.0
+    sized_by_targets: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
-    def log_prob(
+    def elementwise_log_prob(
         self, outputs: Float[Tensor, "S B *event"], targets: Tensor
+    ) -> Float[Tensor, "S B *positions"]:
+        """log p(target | output) of every single target, with class weights if there are any."""
+
+    def log_prob(
+        self,
+        outputs: Float[Tensor, "S B *event"],
+        targets: Tensor,
+        weights: Tensor | None = None,
     ) -> Float[Tensor, "S B"]:
-        """log p(target | output), with class weights if there are any."""
+        """log p(targets | outputs) of every example: the sum over its targets.
+
+        Args:
+            outputs: The network's outputs for every draw.
+            targets: One target for every example or for each of its positions.
+            weights: One factor for every example [B], or one for every target. A mask is a tensor
+                of ``bool``. A target of weight 0 is left out, whatever its value: it may be NaN.
+        """
+        _check_weights(weights, targets)
+        observed = self.observed(targets, weights)
+        if observed is not None:
+            # Zero is a possible target of every likelihood, so what is left out does no harm.
+            targets = targets.masked_fill(~observed, 0)
+        each = self.elementwise_log_prob(outputs, targets)
+        if observed is not None:
+            each = each.masked_fill(~observed, 0)
+        if weights is None:
+            return sum_event(each)
+        # In the objective, the mean over examples divides by their number, not by the sum of the
+        # weights: what has weight 2 counts twice.
+        if weights.dim() == 1:
+            return sum_event(each) * weights.to(each.dtype)
+        return sum_event(each * weights.to(each.dtype))
+
+    def observed(
+        self, targets: Tensor, weights: Tensor | None = None
+    ) -> Bool[Tensor, " B *positions"] | None:
+        """Which targets count: those that are not marked as missing and whose weight is not 0.
+
+        Returns:
+            True for every target that counts; None if all do.
+        """
+        counted = self._marked_as_known(targets)
+        if weights is None:
+            return counted
+        weighty = (weights != 0).view(*weights.shape, *[1] * (targets.dim() - weights.dim()))
+        weighty = weighty.expand(targets.shape)
+        return weighty if counted is None else counted & weighty
+
+    def _marked_as_known(self, targets: Tensor) -> Tensor | None:
+        """Which targets are not marked as missing, where a likelihood has a mark for that."""
+        del targets
 
     @abstractmethod
     def sums(self, outputs: Float[Tensor, "S B *event"]) -> Sums:
@@ -42,8 +98,16 @@ class Likelihood(nn.Module, ABC, Generic[P]):
         """The predictive distribution, from sums over all draws and the outputs if kept."""
 
     @abstractmethod
-    def metrics(self, predictive: P, targets: Tensor) -> dict[str, float]:
-        """Metrics of a prediction with known targets; always with ``error`` and ``nll``."""
+    def metrics(
+        self, predictive: P, targets: Tensor, weights: Tensor | None = None
+    ) -> dict[str, float]:
+        """Metrics of a prediction with known targets; always with ``error`` and ``nll``.
+
+        Args:
+            predictive: What was predicted.
+            targets: What was observed. Targets that are marked as missing are left out.
+            weights: Where they are 0, targets are left out; else they do not matter.
+        """
 
     def constant(self, training: Tensor, targets: Tensor) -> dict[str, float] | None:
         """Metrics of the best prediction that ignores inputs: what any posterior should beat.
@@ -56,6 +120,41 @@ class Likelihood(nn.Module, ABC, Generic[P]):
             The same metrics as ``metrics``; None if the likelihood has no such prediction.
         """
         del training, targets
+
+    @property
+    def waits_for_targets(self) -> bool:
+        """Whether ``fit`` should read all training targets before the first step."""
+        return False
+
+    def summary_of(self, parts: Parts) -> Any:
+        """What the likelihood wants to know about the training targets, for ``set_targets``."""
+        raise TypeError(f"{type(self).__name__} learns nothing from targets before training.")
+
+    def set_targets(self, known: Any) -> None:
+        """Takes what ``summary_of`` found from now on."""
+        raise TypeError(f"{type(self).__name__} learns nothing from targets before training.")
+
+    def fit_targets(self, targets: Tensor, weights: Tensor | None = None) -> None:
+        """Learns from all training targets what ``fit`` would learn before the first step.
+
+        Call it before a training loop of your own. What was learned earlier is replaced.
+
+        Args:
+            targets: All training targets. Targets [B] are values of one output, and targets
+                [B, …, k] of k outputs.
+            weights: A weight for every example or for every target.
+        """
+        self.set_targets(self.summary_of([(targets, weights)]))
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Tensor], prefix: str, *args: Any, **more: Any
+    ) -> None:
+        for name in self.sized_by_targets:
+            own = self.get_buffer(name)
+            # Files of 0.1 do not have all of them.
+            saved = state_dict.setdefault(prefix + name, own.new_empty(0))
+            setattr(self, name, own.new_empty(saved.shape))
+        super()._load_from_state_dict(state_dict, prefix, *args, **more)
 
 
 def sum_event(values: Tensor) -> Tensor:
@@ -77,3 +176,22 @@ def check_same_shape(outputs: Tensor, targets: Tensor) -> None:
             f"targets have shape {tuple(targets.shape)}, the network's outputs for them "
             f"{tuple(outputs.shape[1:])}. {remedy}"
         )
+
+
+def readable(targets: Tensor) -> bool:
+    """Whether values can be checked: on a GPU the host would have to wait for them."""
+    return targets.device.type == "cpu" and targets.numel() > 0
+
+
+def _check_weights(weights: Tensor | None, targets: Tensor) -> None:
+    if weights is None:
+        return
+    if weights.shape in (targets.shape[:1], targets.shape):
+        if readable(weights) and weights.dtype != torch.bool and not bool((weights >= 0).all()):
+            raise ValueError(f"weights are negative or NaN, down to {float(weights.min()):g}.")
+        return
+    allowed = sorted({tuple(targets.shape[:1]), tuple(targets.shape)})
+    raise ValueError(
+        f"weights have shape {tuple(weights.shape)}; one per example is needed, or one per target: "
+        f"{' or '.join(map(str, allowed))}."
+    )

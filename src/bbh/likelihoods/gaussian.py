@@ -3,16 +3,42 @@
 import math
 from dataclasses import dataclass, field
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from bbh.likelihoods.regression import Regression, rounded
+from bbh import metrics
+from bbh.likelihoods.location_scale import CommonScale, LocationScale
+from bbh.likelihoods.number_metrics import number_metrics
+from bbh.predictive import RegressionPredictive
+from bbh.residuals import Normal
 from bbh.standardisation import Standardisation
 
 
+class GaussianNoise(LocationScale):
+    """Gaussian noise, for whose mixtures the CRPS has a closed form."""
+
+    @property
+    def residual(self) -> Normal:
+        """N(0, 1)."""
+        return Normal()
+
+    def metrics(
+        self, predictive: RegressionPredictive, targets: Tensor, weights: Tensor | None = None
+    ) -> dict[str, float]:
+        """Error (RMSE), NLL of the mixture, coverage of the 95 % interval, CRPS."""
+        observed = self.observed(targets, weights)
+        found = number_metrics(predictive, targets, observed)
+        locs, scales = predictive.locs, predictive.scales
+        if observed is not None:
+            locs, scales, targets = locs[:, observed], scales[:, observed], targets[observed]
+        return found | {"crps": metrics.crps(locs, scales, targets)}
+
+    def _constant(self, training: Tensor) -> tuple[Tensor, Tensor]:
+        return training.mean(0), training.std(0, correction=0)
+
+
 @dataclass(eq=False, repr=False)
-class Gaussian(Regression):
+class Gaussian(GaussianNoise, CommonScale[RegressionPredictive]):
     """targets ~ N(outputs, noise²), with the same noise for all examples.
 
     Whoever knows the noise describes the model in the units of the targets, and nothing is changed
@@ -36,45 +62,11 @@ class Gaussian(Regression):
 
     def __post_init__(self):
         super().__init__()
-        if self.scale is not None and not 0 < self.scale < math.inf:
-            raise ValueError(f"Gaussian(scale={self.scale}): the scale must be positive.")
-        if self.learned is None:
-            self.learned = self.scale is None
-        if self.standardise is None:
-            self.standardise = self.scale is None
-        if self.scale is None and not self.learned:
-            raise ValueError(
-                "Gaussian(learned=False) needs the noise's scale, in the units of the targets."
-            )
-        log_scale = torch.tensor(math.log(self.scale or 1.0))
-        if self.learned:
-            self.log_scale = nn.Parameter(log_scale)
-        else:
-            self.register_buffer("log_scale", log_scale)
-        self._register_targets()
-
-    def standard(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
-        """The outputs as means, and the common noise."""
-        noise = self.log_scale.exp().to(outputs.device)
-        if self.scale is not None and self.target_loc.numel():
-            noise = noise / self._known(outputs)[1]  # it is in the units of the targets
-        return outputs, noise.expand_as(outputs)
-
-    @property
-    def initial_noise(self) -> float:
-        """The present noise, on the network's scale; the mean over outputs."""
-        loc = torch.zeros_like(self.target_loc if self.target_loc.numel() else self.log_scale)
-        return float(self.standard(loc)[1].detach().mean())
-
-    def extra_repr(self) -> str:
-        """The present noise in the units of the targets, and their loc and scale."""
-        loc = torch.zeros_like(self.target_loc if self.target_loc.numel() else self.log_scale)
-        noise = self.split(loc)[1]
-        return f"scale={rounded(noise)}, learned={self.learned}, {self._targets_repr()}"
+        self._register_scale()
 
 
 @dataclass(eq=False, repr=False)
-class HeteroscedasticGaussian(Regression):
+class HeteroscedasticGaussian(GaussianNoise):
     """targets ~ N(loc, scale²), where the network predicts both loc and scale.
 
     The last axis of the outputs holds the locs and then the raw scales, with

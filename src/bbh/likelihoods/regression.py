@@ -1,22 +1,18 @@
 """The base of likelihoods of real-valued targets, which it standardises for the network."""
 
-import math
 from abc import abstractmethod
-from typing import Any
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from bbh import metrics
-from bbh.likelihoods.base import Likelihood, Sums, check_same_shape, sum_event
-from bbh.predictive import RegressionPredictive
-from bbh.standardisation import Standardisation, standardisation_of
-
-_SMALLEST_SCALE = 1e-6
+from bbh.likelihoods.base import Likelihood, P, Parts, Sums, check_same_shape
+from bbh.residuals import AsymmetricLaplace, Residual
+from bbh.standardisation import Standardisation, robust_standardisation_of, standardisation_of
 
 
-class Regression(Likelihood[RegressionPredictive]):
+class Regression(Likelihood[P]):
     """Real-valued targets, which may be standardised: targets = loc + scale · (network's scale).
 
     The network learns targets of mean 0 and standard deviation 1, which is what initialisations and
@@ -27,34 +23,37 @@ class Regression(Likelihood[RegressionPredictive]):
     loc and scale are known, nothing is standardised.
 
     Attributes:
+        robust: Whether loc and scale are the median and the median distance from it, which
+            outliers hardly change, instead of mean and standard deviation.
         standardise: Whether ``fit`` learns loc and scale, or the ones to use.
         target_loc: The targets' loc, one number or one per output; empty until it is known.
         target_scale: Their scale, in the same form.
     """
 
     keeps_outputs = True
+    sized_by_targets = ("target_loc", "target_scale")
+    robust: ClassVar[bool] = False
     standardise: bool | Standardisation | None
     target_loc: Tensor
     target_scale: Tensor
 
     @abstractmethod
     def standard(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation of the observation on the network's scale, of equal shape."""
+        """Loc and scale of the observation on the network's scale, of equal shape."""
+
+    @property
+    @abstractmethod
+    def residual(self) -> Residual | AsymmetricLaplace:
+        """How (target − loc) / scale is distributed."""
 
     @property
     @abstractmethod
     def initial_noise(self) -> float:
-        """Standard deviation of the noise, on the network's scale, where outputs are 0."""
+        """Scale of the noise, on the network's scale, where outputs are 0."""
 
-    def fit_targets(self, targets: Tensor, weights: Tensor | None = None) -> None:
-        """Learns loc and scale from all training targets; earlier ones are replaced.
-
-        Args:
-            targets: All training targets. Targets [B] have one loc and scale, and targets
-                [B, …, k] have k of each.
-            weights: A weight for every example.
-        """
-        self.set_targets(standardisation_of([(targets, weights)]))
+    def summary_of(self, parts: Parts) -> Standardisation:
+        """Loc and scale of all training targets."""
+        return (robust_standardisation_of if self.robust else standardisation_of)(parts)
 
     def set_targets(self, known: Standardisation) -> None:
         """Takes loc and scale from now on."""
@@ -74,57 +73,29 @@ class Regression(Likelihood[RegressionPredictive]):
         return (targets - loc) / scale
 
     def split(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation of the observation in the targets' units."""
+        """Loc and scale of the observation in the targets' units."""
         loc, scale = self.standard(outputs)
         if not self.target_loc.numel():
             return loc, scale
         target_loc, target_scale = self._known(loc)
         return target_loc + target_scale * loc, target_scale * scale
 
-    def log_prob(
+    def elementwise_log_prob(
         self, outputs: Float[Tensor, "S B *event"], targets: Tensor
-    ) -> Float[Tensor, "S B"]:
-        """log N(target; loc, scale²) in the targets' units, summed over outputs."""
+    ) -> Float[Tensor, "S B *positions"]:
+        """Log density of every target, in the targets' units."""
         loc, scale = self.standard(outputs)
         check_same_shape(loc, targets)
-        residual = (self.standardised(targets) - loc) / scale
-        log_prob = -0.5 * residual.square() - scale.log() - 0.5 * math.log(2 * math.pi)
+        residuals = (self.standardised(targets) - loc) / scale
+        log_prob = self.residual.log_density(residuals) - scale.log()
         if self.target_loc.numel():
             # The density of targets is that of standardised ones, divided by the scale.
             log_prob = log_prob - self._known(targets)[1].log()
-        return sum_event(log_prob)
+        return log_prob
 
     def sums(self, outputs: Float[Tensor, "S B *event"]) -> Sums:
         """No sums, since the outputs of all draws are kept."""
         return {}
-
-    def predictive(
-        self, sums: Sums, num_samples: int, outputs: Tensor | None
-    ) -> RegressionPredictive:
-        """The mixture of the Gaussians of all draws, in the targets' units."""
-        if outputs is None:
-            raise TypeError("a regression predictive is built from every draw's outputs.")
-        locs, scales = self.split(outputs)
-        return RegressionPredictive(locs.mean(0), num_samples, locs, scales)
-
-    def metrics(self, predictive: RegressionPredictive, targets: Tensor) -> dict[str, float]:
-        """Error (RMSE), NLL of the mixture, coverage of the 95 % interval, CRPS."""
-        lower, upper = predictive.interval(0.95)
-        locs, scales = predictive.locs, predictive.scales
-        return {
-            "error": metrics.rmse(predictive.mean, targets),
-            "nll": metrics.gaussian_mixture_nll(locs, scales, targets),
-            "coverage_95": metrics.interval_coverage(lower, upper, targets),
-            "crps": metrics.crps(locs, scales, targets),
-        }
-
-    def constant(self, training: Tensor, targets: Tensor) -> dict[str, float]:
-        """Metrics of a Gaussian with the mean and standard deviation of every output."""
-        known = training.to(torch.promote_types(training.dtype, torch.float32))
-        loc = known.mean(0).expand(targets.shape)
-        # Targets that are all equal have no spread, but a density needs some.
-        scale = known.std(0, correction=0).clamp(min=_SMALLEST_SCALE).expand(targets.shape)
-        return self.metrics(RegressionPredictive(loc, 1, loc[None], scale[None]), targets)
 
     def _register_targets(self) -> None:
         # Empty tensors stand for unknown ones: they move between devices with the module.
@@ -143,20 +114,17 @@ class Regression(Likelihood[RegressionPredictive]):
             )
         return self.target_loc.to(values.device), self.target_scale.to(values.device)
 
-    def _load_from_state_dict(
-        self, state_dict: dict[str, Tensor], prefix: str, *args: Any, **more: Any
-    ) -> None:
-        # How many outputs there are is known only after training. Files of 0.1 have neither tensor.
-        for name in ("target_loc", "target_scale"):
-            own = self.get_buffer(name)
-            saved = state_dict.setdefault(prefix + name, own.new_empty(0))
-            setattr(self, name, own.new_empty(saved.shape))
-        super()._load_from_state_dict(state_dict, prefix, *args, **more)
-
     def _targets_repr(self) -> str:
         if self.target_loc.numel():
             return f"targets={rounded(self.target_loc)} ± {rounded(self.target_scale)}"
         return f"standardise={self.standardise}"
+
+
+def kept(outputs: Tensor | None) -> Tensor:
+    """The outputs of all draws, without which a distribution of numbers cannot be built."""
+    if outputs is None:
+        raise TypeError("such a predictive is built from every draw's outputs.")
+    return outputs
 
 
 def rounded(values: Tensor) -> str:

@@ -84,3 +84,54 @@ def brier(probs: Float[Tensor, "B C"], targets: Int[Tensor, "B"]) -> float:
     """
     probs, targets = checks.labelled(probs, targets)
     return float((probs - one_hot(targets, probs.shape[1])).square().sum(dim=-1).mean().item())
+
+
+def ranked_probability_score(probs: Float[Tensor, "B C"], targets: Int[Tensor, "B"]) -> float:
+    """Squared distance of cumulated probabilities, for classes that are ordered; from 0 to C − 1.
+
+        1/B · Σ_b Σ_k (P_b(class ≤ k) − 1[y_b ≤ k])²
+
+    Epstein (1969), "A scoring system for probability forecasts of ranked categories". To predict a
+    class nearby costs less than one far away, which the Brier score does not know.
+
+    Args:
+        probs: Probabilities of the classes in their order.
+        targets: True classes.
+
+    Examples:
+        >>> sure = torch.tensor([[1.0, 0.0, 0.0]])
+        >>> [ranked_probability_score(sure, torch.tensor([level])) for level in range(3)]
+        [0.0, 1.0, 2.0]
+    """
+    probs, targets = checks.labelled(probs, targets)
+    reached = one_hot(targets, probs.shape[1]).cumsum(dim=-1)
+    return float((probs.cumsum(dim=-1) - reached).square().sum(dim=-1).mean().item())
+
+
+def flatten_positions(
+    probs: Float[Tensor, "B *positions C"],
+    targets: Int[Tensor, "..."],
+    ignore_index: int | None = None,
+) -> tuple[Float[Tensor, "N C"], Int[Tensor, "N"]]:
+    """Predictions for tokens or pixels in the form that all other metrics take.
+
+    Args:
+        probs: Class probabilities, with the classes last.
+        targets: True classes of all positions.
+        ignore_index: Positions with this target are left out.
+
+    Examples:
+        >>> probs, targets = torch.full((2, 3, 4), 0.25), torch.tensor([[0, 3, -100], [1, 2, 0]])
+        >>> [list(one.shape) for one in flatten_positions(probs, targets, ignore_index=-100)]
+        [[5, 4], [5]]
+    """
+    if targets.shape != probs.shape[:-1]:
+        raise ValueError(
+            f"targets: expected one class per position, shape {list(probs.shape[:-1])}, got "
+            f"{list(targets.shape)}; put the classes on the last axis of probs"
+        )
+    probs, targets = probs.flatten(0, -2), targets.flatten()
+    if ignore_index is None:
+        return probs, targets
+    known = targets != ignore_index
+    return probs[known], targets[known]

@@ -28,6 +28,51 @@ def rmse(mean: Float[Tensor, "B *outputs"], targets: Float[Tensor, "B *outputs"]
     return math.sqrt((mean - targets).square().mean().item())
 
 
+def mae(mean: Float[Tensor, "B *outputs"], targets: Float[Tensor, "B *outputs"]) -> float:
+    """Mean absolute error over all elements, which outliers change less than the RMSE.
+
+        1/n · Σ_i |mean_i − y_i|
+
+    Args:
+        mean: Prediction.
+        targets: True values.
+
+    Examples:
+        >>> mae(torch.tensor([0.0, 0.0]), torch.tensor([1.0, -7.0]))
+        4.0
+    """
+    mean, targets = checks.numbers("mean", mean), checks.numbers("targets", targets)
+    checks.same_shape("mean", mean, "targets", targets)
+    return float((mean - targets).abs().mean().item())
+
+
+def pinball(
+    quantile: Float[Tensor, "B *outputs"], targets: Float[Tensor, "B *outputs"], level: float
+) -> float:
+    """Pinball loss of predicted quantiles, in units of the targets; low is good.
+
+        1/n · Σ_i max(τ (y_i − q_i), (τ − 1) (y_i − q_i))
+
+    The true τ-quantile has the lowest expected loss: Koenker & Bassett (1978), "Regression
+    quantiles". For τ = ½ it is half the mean absolute error.
+
+    Args:
+        quantile: Predicted quantiles.
+        targets: True values.
+        level: τ, the share of targets that should lie below.
+
+    Examples:
+        >>> pinball(torch.tensor([0.0, 0.0]), torch.tensor([1.0, -1.0]), 0.75)
+        0.5
+    """
+    if not 0 < level < 1:
+        raise ValueError(f"level: expected a number between 0 and 1, got {level}")
+    quantile, targets = checks.numbers("quantile", quantile), checks.numbers("targets", targets)
+    checks.same_shape("quantile", quantile, "targets", targets)
+    away = targets - quantile
+    return float(torch.maximum(level * away, (level - 1) * away).mean().item())
+
+
 def gaussian_mixture_nll(
     locs: Float[Tensor, "S B *outputs"],
     scales: Float[Tensor, "..."] | float,

@@ -17,6 +17,7 @@ from bbh.batches import (
     cut,
     first_tensor,
     inputs_of,
+    joined_weights,
     move,
 )
 from bbh.likelihoods import P, Sums
@@ -102,22 +103,27 @@ def evaluate(
     """Metrics of the predictions for a loader of ``(inputs, targets)`` batches.
 
     The likelihood decides which metrics there are. They always include ``error`` (per cent wrong,
-    or root mean squared error) and ``nll``.
+    or root mean squared error) and ``nll``. Targets that the likelihood ignores, and those whose
+    weight in the batch is 0, are left out; other weights do not matter.
     """
     _check_posterior(posterior)
     check_loader("loader", loader)
     targets: list[Tensor] = []
+    weights: list[Tensor | None] = []
 
     def pieces() -> Iterator[Inputs]:
         for batch in loader:
-            inputs, known, _ = as_batch(batch)
+            inputs, known, factors = as_batch(batch)
             targets.append(known.cpu())
+            weights.append(None if factors is None else factors.cpu())
             yield inputs
 
     limits = _Limits(None, memory_limit)
     home = torch.device("cpu")
     predictive = _predict(posterior, pieces(), num_samples, samples, limits, False, home)
-    return posterior.likelihood.metrics(predictive, torch.cat(targets))
+    return posterior.likelihood.metrics(
+        predictive, torch.cat(targets), joined_weights(targets, weights)
+    )
 
 
 def _check_posterior(posterior: object) -> None:

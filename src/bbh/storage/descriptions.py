@@ -17,7 +17,12 @@ from bbh.noise import GaussianNoise
 from bbh.per_example import Sampling
 from bbh.posterior import AdversarialTraining, Recipe
 
-_VALUES: dict[str, type] = {
+# Likelihoods whose names are those of priors have longer names in files.
+_LIKELIHOODS: dict[str, type] = {
+    "LaplaceLikelihood": likelihoods.Laplace,
+    "StudentTLikelihood": likelihoods.StudentT,
+}
+_VALUES: dict[str, type] = _LIKELIHOODS | {
     cls.__name__: cls
     for cls in (
         priors.Normal,
@@ -31,6 +36,10 @@ _VALUES: dict[str, type] = {
         likelihoods.Bernoulli,
         likelihoods.Gaussian,
         likelihoods.HeteroscedasticGaussian,
+        likelihoods.NegativeBinomial,
+        likelihoods.Ordinal,
+        likelihoods.Poisson,
+        likelihoods.Quantile,
         likelihoods.Standardisation,
         divergences.ClosedForm,
         divergences.NearestNeighbour,
@@ -49,6 +58,7 @@ _VALUES: dict[str, type] = {
         AdversarialTraining,
     )
 }
+_NAMES = {cls: name for name, cls in _VALUES.items()}
 _ENUMS: dict[str, type[StrEnum]] = {cls.__name__: cls for cls in (FlowKind, Sampling)}
 # The names of tensors that belong to a description begin with this.
 TENSOR_PREFIX = "description/"
@@ -87,10 +97,10 @@ def encode(value: Any, tensors: dict[str, Tensor] | None = None) -> Any:
     if isinstance(value, Mapping):
         items = cast(Mapping[str, Any], value).items()
         return {"mapping": {name: encode(one, tensors) for name, one in items}}
-    if _VALUES.get(type(value).__name__) is type(value):
+    if type(value) in _NAMES:
         fields = [field for field in dataclasses.fields(value) if field.init]
         encoded = {field.name: encode(getattr(value, field.name), tensors) for field in fields}
-        return {"type": type(value).__name__, **encoded}
+        return {"type": _NAMES[type(value)], **encoded}
     if isinstance(value, Recipe):
         return {"recipe": value.method, "arguments": encode(value.arguments, tensors)}
     if isinstance(value, Tensor) and tensors is not None:

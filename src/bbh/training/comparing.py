@@ -8,6 +8,7 @@ from statistics import mean, stdev
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from bbh.batches import Batch
 from bbh.posterior import Posterior
@@ -82,25 +83,38 @@ class Comparing:
 
     def _compare(self) -> Comparison:
         posterior = self._posterior
-        groups = self._examples.in_groups(_GROUPS)
+        groups = [group for group in self._examples.in_groups(_GROUPS) if self._judgeable(group)]
         samples = posterior.sample(self._num_draws()).values_only()
         own = _Scores(posterior, groups, samples)
-        targets = torch.cat([batch.targets.cpu() for group in groups for batch in group])
-        training = torch.cat([batch.targets.cpu() for batch in self._targets.batches])
-        constant = posterior.likelihood.constant(training, targets)
+        examples = [batch for group in groups for batch in group]
+        constant = self._constant(examples)
         start = None
         if posterior.start is not None:
             with _nothing_on(posterior):
                 start = _Scores(posterior, groups, _as_draw(posterior.start, samples))
         return Comparison(
             data="validation" if self._validated else "training",
-            num_examples=len(targets),
+            num_examples=sum(len(batch.targets) for batch in examples),
             posterior=own.whole,
             constant=constant,
             start=start and start.whole,
             lost_to_constant=constant is not None and not own.whole["nll"] < constant["nll"],
             lost_to_start=start is not None and self._lost(own, start),
         )
+
+    def _judgeable(self, group: list[Batch]) -> bool:
+        """Whether any target of a group of batches is known."""
+        observed = [self._posterior.likelihood.observed(one.targets, one.weights) for one in group]
+        return any(one is None or bool(one.any()) for one in observed)
+
+    def _constant(self, examples: list[Batch]) -> dict[str, float] | None:
+        """Metrics of the constant prediction; None if single targets have weights."""
+        training = self._targets.batches
+        if any(one.weights is not None and one.weights.dim() > 1 for one in training + examples):
+            return None
+        known = torch.cat([_counted(one) for one in training])
+        judged = torch.cat([_counted(one) for one in examples])
+        return self._posterior.likelihood.constant(known, judged)
 
     def _lost(self, own: "_Scores", start: "_Scores") -> bool:
         """Whether the posterior clearly lost to the network it started from.
@@ -131,6 +145,11 @@ class _Scores:
             return False
         more = [a[metric] - b[metric] for a, b in zip(self.parts, other.parts, strict=True)]
         return mean(more) > 3 * stdev(more) / math.sqrt(len(more))
+
+
+def _counted(batch: Batch) -> Tensor:
+    """The targets of the examples whose weight is not 0."""
+    return (batch.targets if batch.weights is None else batch.targets[batch.weights != 0]).cpu()
 
 
 def _as_draw(values: Params, like: Samples) -> Samples:

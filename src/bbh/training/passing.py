@@ -63,7 +63,7 @@ class Passing:
 
     def _part(self, batch: Batch, examples: int) -> Batch:
         inputs = batch.inputs if self._with_inputs else batch.targets
-        return copied(_cut(Batch(inputs, batch.targets), 0, examples))
+        return copied(_cut(Batch(inputs, batch.targets, batch.weights), 0, examples))
 
     def in_groups(self, number: int) -> list[list[Batch]]:
         """The examples in at most ``number`` groups of about equal size."""
@@ -86,7 +86,8 @@ class Passing:
 def _cut(batch: Batch, first: int, last: int) -> Batch:
     if first_tensor(batch.inputs) is None:  # a packed sequence or a graph cannot be cut
         return batch
-    return Batch(cut(batch.inputs, first, last), batch.targets[first:last])
+    weights = None if batch.weights is None else batch.weights[first:last]
+    return Batch(cut(batch.inputs, first, last), batch.targets[first:last], weights)
 
 
 def length_of(loader: object) -> int | None:

@@ -1,4 +1,4 @@
-"""Before training: learns where regression targets lie, or warns if they lie far away."""
+"""Before training: learns what a likelihood wants to know about targets, or warns about them."""
 
 import logging
 from collections.abc import Iterable, Iterator
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bbh.batches import as_batch
 from bbh.likelihoods import Likelihood, Regression
-from bbh.standardisation import standardisation_of
+from bbh.likelihoods.location_scale import CommonScale
 from bbh.training.random_numbers import Order, random_state_kept
 
 logger = logging.getLogger("bbh")
@@ -25,7 +25,10 @@ def prepare_targets(
     order: Order,
     fabric: Fabric,
 ) -> None:
-    """Learns loc and scale of regression targets, if the likelihood waits for them.
+    """Learns from the training targets what the likelihood waits for.
+
+    That is loc and scale of regression targets, the base rate of counts, or the frequencies of
+    ordered levels.
 
     This takes one pass over the loader, after which all random generators are where they were, so
     that seeds give the batches and draws that they would give without it. Other regression
@@ -38,23 +41,24 @@ def prepare_targets(
         order: What decides the order of its batches.
         fabric: Makes all processes agree.
     """
-    if not isinstance(likelihood, Regression):
+    if not isinstance(likelihood, Regression) and not likelihood.waits_for_targets:
         return
     if isinstance(loader, Iterator):
         if likelihood.waits_for_targets:
             logger.warning(
-                "the training data can be read only once, so location and scale of the targets are "
-                "not learned from them: call likelihood.fit_targets(targets) before fit, or pass "
-                "the likelihood standardise=False."
+                "the training data can be read only once, so %s does not learn before training "
+                "where the targets lie: call posterior.likelihood.fit_targets(targets) before fit, "
+                "or give the likelihood what it would learn (standardise= or base_rate=).",
+                type(likelihood).__name__,
             )
         return
     with random_state_kept(order):
         if likelihood.waits_for_targets:
-            known = standardisation_of(_targets(loader))
+            known = likelihood.summary_of(_targets(loader))
             # Each process has seen its own share of the data.
             likelihood.set_targets(fabric.broadcast(known))
-        elif first := next(iter(_targets(loader)), None):
-            _warn_if_far(likelihood, first[0])
+        elif isinstance(likelihood, Regression) and (first := next(iter(_targets(loader)), None)):
+            _warn_if_far(likelihood, *first)
 
 
 def _targets(loader: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor | None]]:
@@ -63,8 +67,12 @@ def _targets(loader: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor | None]]:
         yield batch.targets, batch.weights
 
 
-def _warn_if_far(likelihood: Regression, targets: Tensor) -> None:
+def _warn_if_far(
+    likelihood: Regression[Any], targets: Tensor, weights: Tensor | None = None
+) -> None:
     values = likelihood.standardised(targets.detach()).double()
+    if (observed := likelihood.observed(targets, weights)) is not None:
+        values = values[observed]
     if values.numel() < 2:
         return
     noise = likelihood.initial_noise
@@ -72,7 +80,7 @@ def _warn_if_far(likelihood: Regression, targets: Tensor) -> None:
     name = type(likelihood).__name__
     remedy = (
         f"{name}() without a noise scale learns location, scale and noise from the data"
-        if name == "Gaussian"
+        if isinstance(likelihood, CommonScale)
         else f"{name}(standardise=True) learns their location and scale"
     )
     if size > _FAR * (1 + noise**2) ** 0.5:
