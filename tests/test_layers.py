@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parent.parent / "src"
 LAYERS = [
     ["version", "checks", "files", "memory", "triton_available"],
     ["batches", "per_example", "metrics", "predictive"],
-    ["stacking"],
+    ["stacking", "decisions"],
     ["samples", "standardisation"],
     ["network", "noise", "annealing", "likelihoods", "reference"],
     ["priors"],

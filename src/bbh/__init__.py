@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from bbh import (
     adapters,
     attacks,
+    decisions,
     divergences,
     generators,
     inspect,
@@ -27,7 +28,7 @@ from bbh.execution import Loop, Vmap
 from bbh.noise import GaussianNoise
 from bbh.objective import free_energy
 from bbh.posterior import AdversarialTraining, Posterior
-from bbh.prediction import evaluate, predict, refresh_batch_norm
+from bbh.prediction import evaluate, predict, predict_with_targets, refresh_batch_norm
 from bbh.samples import Samples
 from bbh.storage import load, save
 from bbh.version import __version__
@@ -61,6 +62,7 @@ __all__ = [
     "adapters",
     "attacks",
     "cached_features",
+    "decisions",
     "divergences",
     "evaluate",
     "fit",
@@ -72,6 +74,7 @@ __all__ = [
     "methods",
     "metrics",
     "predict",
+    "predict_with_targets",
     "priors",
     "refresh_batch_norm",
     "save",

@@ -104,6 +104,27 @@ def evaluate(
     The likelihood decides which metrics there are. They always include ``error`` (per cent wrong,
     or root mean squared error) and ``nll``.
     """
+    predictive, targets = predict_with_targets(
+        posterior, loader, num_samples, samples=samples, memory_limit=memory_limit
+    )
+    return posterior.likelihood.metrics(predictive, targets)
+
+
+def predict_with_targets(
+    posterior: Posterior[P],
+    loader: Iterable[Any],
+    num_samples: int = 100,
+    *,
+    samples: Mapping[str, Tensor] | None = None,
+    memory_limit: int = MEMORY_LIMIT,
+    keep_draws: bool = False,
+) -> tuple[P, Tensor]:
+    """Predictions for a loader of ``(inputs, targets)`` batches, and their targets, on the CPU.
+
+    This is what `bbh.decisions`, `bbh.plots` and `bbh.metrics` take. The loader is read once, so
+    that predictions and targets belong together even if it shuffles. Arguments are those of
+    `predict`.
+    """
     _check_posterior(posterior)
     check_loader("loader", loader)
     targets: list[Tensor] = []
@@ -116,8 +137,8 @@ def evaluate(
 
     limits = _Limits(None, memory_limit)
     home = torch.device("cpu")
-    predictive = _predict(posterior, pieces(), num_samples, samples, limits, False, home)
-    return posterior.likelihood.metrics(predictive, torch.cat(targets))
+    predictive = _predict(posterior, pieces(), num_samples, samples, limits, keep_draws, home)
+    return predictive, torch.cat(targets)
 
 
 def _check_posterior(posterior: object) -> None:
