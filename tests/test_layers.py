@@ -15,7 +15,7 @@ LAYERS = [
     ["version", "checks", "files", "memory", "triton_available"],
     ["batches", "per_example", "metrics", "predictive"],
     ["stacking", "decisions"],
-    ["samples", "standardisation"],
+    ["samples", "standardisation", "plots"],
     ["network", "noise", "annealing", "likelihoods", "reference"],
     ["priors"],
     ["distribution"],

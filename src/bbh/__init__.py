@@ -21,6 +21,7 @@ from bbh import (
     likelihoods,
     methods,
     metrics,
+    plots,
     priors,
 )
 from bbh.annealing import Cosine, Linear
@@ -73,6 +74,7 @@ __all__ = [
     "load",
     "methods",
     "metrics",
+    "plots",
     "predict",
     "predict_with_targets",
     "priors",
