@@ -15,7 +15,7 @@ LAYERS = [
     ["version", "checks", "files", "memory", "triton_available"],
     ["batches", "per_example", "metrics", "predictive"],
     ["stacking", "decisions"],
-    ["samples", "standardisation", "plots"],
+    ["samples", "standardisation", "plots", "acquisition"],
     ["network", "noise", "annealing", "likelihoods", "reference"],
     ["priors"],
     ["distribution"],

@@ -12,6 +12,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 from bbh import (
+    acquisition,
     adapters,
     attacks,
     decisions,
@@ -60,6 +61,7 @@ __all__ = [
     "Validation",
     "Vmap",
     "__version__",
+    "acquisition",
     "adapters",
     "attacks",
     "cached_features",
