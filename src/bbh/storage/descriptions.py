@@ -27,6 +27,7 @@ _VALUES: dict[str, type] = {
         priors.PerLayer,
         priors.FanIn,
         priors.Centred,
+        priors.DiagonalNormal,
         likelihoods.Categorical,
         likelihoods.Bernoulli,
         likelihoods.Gaussian,
