@@ -154,6 +154,7 @@ def test_two_halves_of_the_data_make_the_posterior_of_the_whole():
         bbh.likelihoods.Gaussian(noise),
         num_samples=20,
         initial_scale=0.3,
+        execution=bbh.Vmap(),
     )
     for half in (slice(20), slice(20, None)):
         loader = DataLoader(TensorDataset(inputs[half], targets[half]), batch_size=20)
@@ -163,9 +164,9 @@ def test_two_halves_of_the_data_make_the_posterior_of_the_whole():
         bbh.fit(
             posterior,
             loader,
-            epochs=150,
+            epochs=80,
             optimizer=lambda parameters: torch.optim.Adam(parameters, lr=0.03),
-            average_epochs=50,
+            average_epochs=30,
             progress=False,
         )
     precision = 1 + inputs.square().sum() / noise**2
