@@ -18,7 +18,7 @@ from bbh.decisions import (
 from bbh.decisions.predictions import class_probabilities
 from bbh.predictive import RegressionPredictive
 
-SPLITS = 500
+SPLITS = 300
 
 
 def classes(number: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -89,7 +89,7 @@ def part(predictive: RegressionPredictive, chosen: slice) -> RegressionPredictiv
 
 @pytest.mark.parametrize("score", [AbsoluteResidual(), Normalised(), Quantiles()], ids=repr)
 def test_intervals_cover_each_output_on_average(score):
-    n, alpha, splits, new = 30, 0.25, 150, 20
+    n, alpha, splits, new = 30, 0.25, 80, 20
     covered = []
     for _ in range(splits):
         predictive, targets = regression(n + new)
@@ -124,7 +124,8 @@ def test_intervals_from_arrays_are_those_from_predictions():
         wanted = ConformalIntervals.fit(predictive, targets, 0.2, score=score)
         found = ConformalIntervals.fit(arrays, targets.numpy(), 0.2, score=score)
         for one, other in zip(wanted(predictive), found(arrays), strict=True):
-            torch.testing.assert_close(one, other)
+            assert one.dtype == torch.float32
+            torch.testing.assert_close(one, other.float())
 
 
 def test_quantiles_that_are_too_far_apart_are_drawn_in_and_never_cross():
@@ -137,11 +138,23 @@ def test_quantiles_that_are_too_far_apart_are_drawn_in_and_never_cross():
 
 def test_adaptive_scores_by_hand():
     probs = torch.tensor([[0.2, 0.5, 0.3]], dtype=torch.float64)
-    torch.testing.assert_close(Adaptive().of(probs), probs.new_tensor([[1.0, 0.5, 0.8]]))
+    torch.testing.assert_close(Adaptive().of(probs), probs.new_tensor([[0.8, 0.0, 0.5]]))
     penalised = Adaptive(penalty=0.1, free_classes=1).of(probs)
-    torch.testing.assert_close(penalised, probs.new_tensor([[1.2, 0.5, 0.9]]))
+    torch.testing.assert_close(penalised, probs.new_tensor([[1.0, 0.0, 0.6]]))
     random = torch.stack([Adaptive(randomised=True).of(probs) for _ in range(2000)]).mean(0)
     torch.testing.assert_close(random, probs.new_tensor([[0.9, 0.25, 0.65]]), atol=0.02, rtol=0)
+
+
+def test_adaptive_sets_are_never_empty_and_short_where_the_prediction_is_sure():
+    probs, targets = classes(200)
+    sets = ConformalSets.fit(probs, targets, score=Adaptive())
+    sizes = sets(probs).sum(1)
+    assert sizes.min() == 1
+    assert sets(torch.tensor([[0.999, 0.001, 0.0, 0.0, 0.0]])).tolist() == [[True] + [False] * 4]
+    assert sets(torch.full((1, 5), 0.2)).sum() >= sizes.max()
+    # A set is the likeliest classes in order: no class is skipped.
+    ordered = sets(probs).gather(1, probs.argsort(1, descending=True))
+    assert (ordered.int().diff(dim=1) <= 0).all()
 
 
 def test_empty_sets_can_be_forbidden():

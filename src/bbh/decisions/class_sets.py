@@ -37,19 +37,21 @@ class LeastAmbiguous(ClassScore):
 
 @dataclass(frozen=True)
 class Adaptive(ClassScore):
-    """The probability of all classes that are at least as likely: sets grow with the uncertainty.
+    """The probability of all classes that are more likely: sets grow with the uncertainty.
 
-    Romano, Sesia & Candès (2020), "Classification with valid and adaptive coverage" (APS); with a
-    penalty Angelopoulos et al. (2021), "Uncertainty sets for image classifiers using conformal
-    prediction" (RAPS).
+    A set holds the likeliest classes, one after the other, until they have enough probability
+    together. It is never empty. Romano, Sesia & Candès (2020), "Classification with valid and
+    adaptive coverage" (APS); with a penalty Angelopoulos et al. (2021), "Uncertainty sets for image
+    classifiers using conformal prediction" (RAPS).
 
     Args:
         penalty: Added for each class by which the set exceeds ``free_classes``; keeps sets small
             where there are many classes.
         free_classes: The size of a set that costs no penalty.
-        randomised: Count only a random part of the class's own probability (uniform, from torch's
-            generator). Coverage is then not above what was asked for where many predictions are
-            certain, sets are smaller and may be empty, and the same input may get another set.
+        randomised: Add a random part of the class's own probability (uniform, from torch's
+            generator). Sets are smaller and then cover no more than was asked for, also where most
+            predictions are certain and right. They may be empty, and the same input may get another
+            set.
     """
 
     penalty: float = 0.0
@@ -63,9 +65,10 @@ class Adaptive(ClassScore):
     def of(self, probs: Float[Tensor, "B C"]) -> Float[Tensor, "B C"]:
         """Cumulated probabilities in descending order, plus the penalty."""
         ordered, order = probs.sort(dim=1, descending=True, stable=True)
-        scores = ordered.cumsum(1)
+        # Of the classes before; cumsum − ordered would leave rounding where there is none before.
+        scores = torch.cat([torch.zeros_like(probs[:, :1]), ordered.cumsum(1)[:, :-1]], dim=1)
         if self.randomised:
-            scores = scores - torch.rand(len(probs), 1, dtype=probs.dtype) * ordered
+            scores = scores + torch.rand(len(probs), 1, dtype=probs.dtype) * ordered
         places = torch.arange(1, probs.shape[1] + 1)
         scores = scores + self.penalty * (places - self.free_classes).clamp(min=0)
         return torch.zeros_like(scores).scatter(1, order, scores)

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from bbh import checks
-from bbh.decisions.predictions import Array, is_regression, real, same_device
+from bbh.decisions.predictions import Array, is_regression, real
 from bbh.decisions.ranks import kth_smallest, rank, share
 from bbh.metrics.checks import same_shape
 from bbh.predictive import RegressionPredictive
@@ -165,7 +165,10 @@ class ConformalIntervals:
         middle, reach = (lower + upper) / 2, (upper - lower) / 2 + self.widening * unit
         reach = reach.clamp(min=0)
         source = predictions[0] if isinstance(predictions, tuple) else predictions
-        return same_device(middle - reach, source), same_device(middle + reach, source)
+        source = source.mean if isinstance(source, RegressionPredictive) else source
+        ends = (middle - reach, middle + reach)
+        lower, upper = (end.to(source) if isinstance(source, Tensor) else end for end in ends)
+        return lower, upper
 
 
 def _pair(predictions: object, name: str, what: str) -> tuple[Any, Any]:

@@ -51,8 +51,13 @@ def labelled(
     return checks.labelled(probs, tensor("targets", targets))
 
 
-def scores(name: str, values: Array) -> Float[Tensor, " B"]:
+def scores(name: str, values: Predictive | Array) -> Float[Tensor, " B"]:
     """One number per example, in float64; larger means less certain."""
+    if isinstance(values, Predictive):
+        raise TypeError(
+            f"{name} is a {type(values).__name__}: pass one number per example, e.g. "
+            "predictive.entropy."
+        )
     return checks.numbers(name, tensor(name, values), num_dims=1).double()
 
 

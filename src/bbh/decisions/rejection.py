@@ -66,6 +66,8 @@ class Rejection:
             risk = float(1 - share("confidence", confidence))
             first = _first_step(len(known), limit, risk)
             level = risk / (_STEPS + 1 - first)
+        order = known.argsort()
+        known, errors = known[order], errors[order]
         tried = [_try(known, errors, step, level) for step in range(first, _STEPS + 1)]
         rules = [rule for rule in tried if rule is not None]
         good = [rule for rule in rules if _judged(rule) <= limit]
@@ -109,19 +111,18 @@ def _first_step(number: int, limit: float, risk: float) -> int:
     return _STEPS
 
 
-def _try(known: Tensor, errors: Tensor, step: int, level: float | None) -> Rejection | None:
+def _try(ordered: Tensor, errors: Tensor, step: int, level: float | None) -> Rejection | None:
     """The rule that answers ``step`` of the twenty parts; None if nobody is below its threshold."""
-    below = len(known) * step // _STEPS
+    below = len(ordered) * step // _STEPS
     # Strictly below an order statistic: given its value, the examples below are independent draws
     # from all that are below it, so their errors are binomial. The example itself is not.
-    threshold = math.inf if step == _STEPS else float(kth_smallest(known, below + 1))
-    answered = known < threshold
-    number = int(answered.sum())
+    threshold = math.inf if step == _STEPS else float(ordered[below])
+    number = int((ordered < threshold).sum())
     if not number:
         return None
-    wrong = int(errors[answered].sum())
+    wrong = int(errors[:number].sum())
     bound = None if level is None else _upper_bound(wrong, number, level)
-    return Rejection(threshold, number / len(known), wrong / number, bound, len(known))
+    return Rejection(threshold, number / len(ordered), wrong / number, bound, len(ordered))
 
 
 def _upper_bound(wrong: int, number: int, level: float) -> float:
