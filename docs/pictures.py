@@ -49,7 +49,7 @@ def plots() -> None:
     # The page saves one of them; here they all are.
     code = code.replace("figure = bbh.plots.", "figures['reliability'] = bbh.plots.")
     code = re.sub(r"^figure.savefig.*$", "", code, flags=re.MULTILINE)
-    exec(code.replace("epochs=100)", "epochs=600)"), {"figures": figures})
+    exec(code.replace("epochs=40)", "epochs=600)"), {"figures": figures})
     for name, figure in figures.items():
         path = ASSETS / f"plots-{name.replace('_', '-')}.svg"
         figure.savefig(path, metadata={"Date": None})
