@@ -135,10 +135,8 @@ def drawn_in(axes: "Axes | None") -> "Generator[Axes]":
 
 
 def figure_of(axes: "Axes") -> "Figure":
-    """The figure that the axes are part of."""
-    figure = axes.get_figure(root=True)
-    assert figure is not None
-    return figure
+    """The whole figure that the axes are part of, also if they are in a part of it."""
+    return axes.figure.figure  # a figure's own figure is itself
 
 
 def thin(values: np.ndarray) -> np.ndarray:
