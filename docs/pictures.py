@@ -1,6 +1,7 @@
 """Draws docs/assets: the idea from a posterior trained here and now, all else from records."""
 
 import base64
+import re
 from itertools import pairwise
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import matplotlib as mpl
 import torch
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -33,7 +35,25 @@ def main() -> None:
     attacks()
     toy()
     outliers()
+    plots()
     idea()
+
+
+def plots() -> None:
+    """What docs/plots.md shows: its own code, with a longer training for the regression."""
+    page = (Path(__file__).parent / "plots.md").read_text(encoding="utf-8")
+    code = "".join(re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL))
+    figures: dict[str, Figure] = {}
+    for name in bbh.plots.__all__:
+        call = f"bbh.plots.{name}("
+        code = code.replace(f"\n{call}", f"\nfigures['{name}'] = {call}")
+    # The page saves one of them; here they all are.
+    code = code.replace("figure = bbh.plots.", "figures['reliability'] = bbh.plots.")
+    code = re.sub(r"^figure.savefig.*$", "", code, flags=re.MULTILINE)
+    exec(code.replace("epochs=40)", "epochs=600)"), {"figures": figures})
+    for name, figure in figures.items():
+        path = ASSETS / f"plots-{name.replace('_', '-')}.svg"
+        figure.savefig(path, metadata={"Date": None})
 
 
 def idea() -> None:

@@ -14,8 +14,8 @@ SOURCE = Path(__file__).parent.parent / "src"
 LAYERS = [
     ["version", "checks", "files", "memory", "residuals", "triton_available"],
     ["batches", "per_example", "metrics", "predictive"],
-    ["stacking"],
-    ["samples", "standardisation"],
+    ["stacking", "decisions"],
+    ["samples", "standardisation", "plots", "acquisition"],
     ["network", "noise", "annealing", "likelihoods", "lines", "reference"],
     ["priors"],
     ["distribution"],

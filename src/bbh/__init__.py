@@ -12,14 +12,17 @@ import random
 from typing import TYPE_CHECKING, Any
 
 from bbh import (
+    acquisition,
     adapters,
     attacks,
+    decisions,
     divergences,
     generators,
     inspect,
     likelihoods,
     methods,
     metrics,
+    plots,
     priors,
 )
 from bbh.annealing import Cosine, Linear
@@ -27,7 +30,7 @@ from bbh.execution import Loop, Vmap
 from bbh.noise import GaussianNoise
 from bbh.objective import free_energy
 from bbh.posterior import AdversarialTraining, Posterior
-from bbh.prediction import evaluate, predict, refresh_batch_norm
+from bbh.prediction import evaluate, predict, predict_with_targets, refresh_batch_norm
 from bbh.samples import Samples
 from bbh.storage import load, save
 from bbh.version import __version__
@@ -58,9 +61,11 @@ __all__ = [
     "Validation",
     "Vmap",
     "__version__",
+    "acquisition",
     "adapters",
     "attacks",
     "cached_features",
+    "decisions",
     "divergences",
     "evaluate",
     "fit",
@@ -71,7 +76,9 @@ __all__ = [
     "load",
     "methods",
     "metrics",
+    "plots",
     "predict",
+    "predict_with_targets",
     "priors",
     "refresh_batch_norm",
     "save",

@@ -306,6 +306,19 @@ class Posterior(nn.Module, Generic[P]):
         self._network_buffers = self._find_buffers()
         self.train(self.training)
 
+    def with_prior(self, prior: Prior) -> "Posterior[P]":
+        """A copy that starts where this posterior is, to be trained under another prior.
+
+        With ``bbh.priors.DiagonalNormal.of(posterior)`` it learns further data without forgetting
+        those that this posterior was trained on.
+        """
+        check_parts(self.likelihood, prior)
+        prior = prior.for_shapes(self.weights.shapes)
+        self.weights.check_prior(prior)
+        other = copy.deepcopy(self)
+        other.prior = prior
+        return other
+
     @contextmanager
     def entered_at(self, name: str) -> Generator[None]:
         """Within the block, the posterior takes the inputs of this module of the network.

@@ -11,7 +11,7 @@ from bbh.divergences import NearestNeighbourEntropy
 from bbh.divergences.closed_form import normal_kl
 from bbh.generators import Directions
 from bbh.noise import GaussianNoise
-from bbh.priors import Centred, FanIn, Laplace, Normal, PerLayer, Prior
+from bbh.priors import Centred, DiagonalNormal, FanIn, Laplace, Normal, PerLayer, Prior
 from bbh.samples import Params, Shapes
 from interpreter import run_interpreted
 from scenarios import LeNet, SmallLeNet, TransformerNet
@@ -103,6 +103,9 @@ PRIORS: dict[str, Prior] = {
     "normal": Normal(0.7, loc=0.3),
     "fan_in": FanIn(2.0).for_shapes(ODD_SHAPES),
     "centred": Centred(values_of(ODD_SHAPES), Normal(0.5)),
+    "diagonal": DiagonalNormal(
+        values_of(ODD_SHAPES), {name: v.abs() + 0.2 for name, v in values_of(ODD_SHAPES).items()}
+    ),
     "laplace": Laplace(0.5),
     "per_layer": PerLayer({"bias": Laplace(0.2)}, default=Normal(0.4)),
 }

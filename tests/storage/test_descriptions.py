@@ -123,7 +123,7 @@ class TestDescriptions:
             "GaussianNoise", "AdversarialTraining", "Standardisation", "FanIn",
             "LaplaceLikelihood", "StudentTLikelihood", "Quantile", "Poisson", "NegativeBinomial",
             "Ordinal",
-            "Centred",  # below, since its tensors are not JSON
+            "Centred", "DiagonalNormal",  # below, since their tensors are not JSON
         }  # fmt: skip
         assert set(descriptions._VALUES) == tried
         assert set(descriptions._ENUMS) == {"FlowKind", "Sampling"}
@@ -138,6 +138,14 @@ class TestDescriptions:
         assert all(torch.equal(back.values[name], prior.values[name]) for name in prior.values)
         with pytest.raises(ValueError, match="is missing"):
             decode(encoded)
+
+        both = ({"w": torch.randn(3)}, {"w": torch.ones(3)})
+        tensors = {}
+        back = decode(
+            json.loads(json.dumps(encode(priors.DiagonalNormal(*both), tensors))), tensors
+        )
+        assert torch.equal(back.locs["w"], both[0]["w"])
+        assert torch.equal(back.scales["w"], both[1]["w"])
 
     def test_order_of_patterns_survives(self):
         """In PerLayer the first match counts, so {b, a} is not {a, b}."""

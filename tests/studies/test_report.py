@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bbh.plots.canvas import figure_style, legend_below, new_axes
 from bbh_studies.columns import METRICS
 from bbh_studies.record import RecordError
 from bbh_studies.report import markdown_table, training_table
 from bbh_studies.report.collect import Entry, collect, group
-from bbh_studies.report.drawing import figure_style, legend_below, new_axes
 from bbh_studies.report.published import published
 from bbh_studies.report.reproduce import command
 from bbh_studies.report.summary import behind, caveats, findings

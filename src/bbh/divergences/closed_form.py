@@ -32,6 +32,9 @@ class ClosedForm(Divergence):
         if (centre := prior.centre(shapes, marginals.loc)) is not None:
             # KL does not change if q and p are moved together.
             marginals = marginals._replace(loc=marginals.loc - centre)
+        if (units := prior.units(shapes, marginals.loc)) is not None:
+            # Nor if both are measured in other units.
+            marginals = type(marginals)(marginals.loc / units, marginals.scale / units)
         normals = {prior.normal(name) for name in shapes}
         if len(normals) == 1 and (normal := normals.pop()) is not None:
             return Cost(normal_kl(*marginals, normal))

@@ -1,9 +1,7 @@
 """Figures of a posterior over weights: one function for each, which takes the measurements."""
 
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from torch import Tensor
@@ -13,29 +11,18 @@ from bbh.inspect.correlation import Correlation
 from bbh.inspect.dip import dip_p_value, dip_statistic
 from bbh.inspect.marginals import SIGNIFICANT, Marginals, quantiles
 from bbh.inspect.spread import Spread
+from bbh.plots.canvas import BLUE, GREY, ORANGE, PLAIN, figure_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _DPI = 150
-# Blue and orange from the colour-blind-safe set of Okabe and Ito, and a grey.
-_BLUE, _ORANGE, _GREY = "#0072B2", "#D55E00", "#777777"
 # Red and blue around white: distinguishable by colour-blind readers, and white for no correlation.
 _DIVERGING = "RdBu_r"
 _COLUMNS = 5
 # The largest number of tensors in the spread figure: more names would not be readable.
 _MOST_ROWS = 40
-_STYLE: dict[Any, Any] = {
-    "font.family": "DejaVu Sans",  # part of Matplotlib, so that figures are equal on every machine
-    "font.size": 9.5,
-    "axes.titlesize": 10.5,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "legend.frameon": False,
-    "legend.fontsize": 8,
-    "axes.formatter.limits": (-3, 5),
-}
 
 
 def draw_marginals(marginals: Marginals) -> "Figure":
@@ -47,7 +34,7 @@ def draw_marginals(marginals: Marginals) -> "Figure":
     number = len(marginals.places)
     rows = -(-number // _COLUMNS)
     columns = min(number, _COLUMNS)
-    with _style():
+    with figure_style(PLAIN):
         figure = _figure(1.75 * columns + 0.2, 1.5 * rows + 0.9)
         grid = figure.subplots(rows, columns, squeeze=False)
         for index, axes in enumerate(grid.flat):
@@ -69,12 +56,12 @@ def draw_marginals(marginals: Marginals) -> "Figure":
 
 def draw_correlation(correlation: Correlation) -> "Figure":
     """Heat map of the correlations; colours always cover −1 to 1, so that maps are comparable."""
-    with _style():
+    with figure_style(PLAIN):
         figure = _figure(6.0, 5.0)
         axes = figure.subplots()
         from matplotlib import colormaps
 
-        colours = colormaps[_DIVERGING].with_extremes(bad=_GREY)
+        colours = colormaps[_DIVERGING].with_extremes(bad=GREY)
         image = axes.imshow(correlation.matrix.numpy(), cmap=colours, vmin=-1, vmax=1)
         bar = figure.colorbar(image, ax=axes, ticks=[-1, -0.5, 0, 0.5, 1], fraction=0.046)
         bar.set_label("correlation over draws")
@@ -93,7 +80,7 @@ def draw_spread(spread: Spread) -> "Figure":
     """Standard deviations as a histogram over all weights, and by tensor in fan-in scales."""
     shown = [name for name in spread.stds if len(spread.stds) <= _MOST_ROWS or _is_kernel(name)]
     shown = shown[:_MOST_ROWS]
-    with _style():
+    with figure_style(PLAIN):
         figure = _figure(8.6, max(3.4, 0.19 * len(shown) + 1.2))
         left, right = figure.subplots(1, 2, width_ratios=[1, 1.15])
         _spread_histogram(left, spread.everywhere)
@@ -103,7 +90,7 @@ def draw_spread(spread: Spread) -> "Figure":
 
 def write_png(figure: "Figure", path: Path) -> None:
     """Writes a figure of this module; saving applies the style too, as some settings act then."""
-    with _style():
+    with figure_style(PLAIN):
         figure.savefig(path, format="png", dpi=_DPI)
 
 
@@ -127,11 +114,11 @@ def _marginal(axes: "Axes", values: np.ndarray) -> None:
     axes.xaxis.get_offset_text().set_fontsize(7)
     axes.locator_params(axis="x", nbins=3)
     if np.ptp(values) == 0:
-        axes.axvline(values[0], color=_GREY)
+        axes.axvline(values[0], color=GREY)
         axes.text(0.98, 0.9, "constant", transform=axes.transAxes, ha="right", fontsize=7)
         return
     p = dip_p_value(dip_statistic(values), len(values))
-    colour = _ORANGE if p < SIGNIFICANT else _BLUE
+    colour = ORANGE if p < SIGNIFICANT else BLUE
     axes.hist(values, bins=30, density=True, color=colour, alpha=0.35)
     places = np.linspace(values.min(), values.max(), 200)
     axes.plot(places, density(values, places), color=colour, linewidth=1.2)
@@ -163,7 +150,7 @@ def _spread_histogram(axes: "Axes", stds: Tensor) -> None:
     middle = np.log10(np.median(positive))
     low = min(np.log10(positive.min()), middle - 0.5)
     high = max(np.log10(positive.max()), middle + 0.5)
-    axes.hist(positive, bins=np.logspace(low, high, 50).tolist(), color=_BLUE, alpha=0.7)
+    axes.hist(positive, bins=np.logspace(low, high, 50).tolist(), color=BLUE, alpha=0.7)
 
 
 def _spread_of_tensors(axes: "Axes", spread: Spread, shown: list[str]) -> None:
@@ -173,11 +160,11 @@ def _spread_of_tensors(axes: "Axes", spread: Spread, shown: list[str]) -> None:
         low, middle, high = quantiles(spread.relative(name)) or (0.0, 0.0, 0.0)
         if middle == 0:
             continue  # zero is not on a logarithmic axis; the histogram counts these weights
-        axes.plot([max(low, middle * 1e-3), high], [row, row], color=_BLUE, linewidth=2, alpha=0.5)
-        axes.plot(middle, row, "o", color=_BLUE, markersize=4)
+        axes.plot([max(low, middle * 1e-3), high], [row, row], color=BLUE, linewidth=2, alpha=0.5)
+        axes.plot(middle, row, "o", color=BLUE, markersize=4)
         smallest = min(smallest, middle)
-    axes.axvline(1, color=_GREY, linewidth=1, linestyle="--", label="fan-in scale")
-    axes.axvline(NO_SPREAD, color=_ORANGE, linewidth=1, linestyle=":", label="sign of collapse")
+    axes.axvline(1, color=GREY, linewidth=1, linestyle="--", label="fan-in scale")
+    axes.axvline(NO_SPREAD, color=ORANGE, linewidth=1, linestyle=":", label="sign of collapse")
     axes.set_yticks(range(len(shown)), shown, fontsize=8)
     axes.set_ylim(len(shown) - 0.5, -0.5)  # the first layer on top
     axes.set_xlim(left=smallest / 2)
@@ -195,18 +182,3 @@ def _figure(width: float, height: float) -> "Figure":
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
-
-
-@contextmanager
-def _style() -> Generator[None]:
-    """Applies the Matplotlib settings of this module, and restores the caller's afterwards."""
-    try:
-        import matplotlib as mpl
-    except ImportError as error:
-        raise ImportError(
-            "figures need Matplotlib: pip install 'bayes-by-hypernet[studies]'."
-        ) from error
-    with mpl.rc_context():
-        mpl.rcdefaults()  # a user's own style would change the figure
-        mpl.rcParams.update(_STYLE)
-        yield

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from bbh.metrics import checks
@@ -77,8 +77,13 @@ def reliability_curve(
     probs, targets = checks.labelled(probs, targets)
     confidence, predicted = probs.detach().max(dim=-1)
     # On the CPU, since weighted counting is not deterministic on a GPU and some lack float64.
-    confidence, correct = confidence.cpu(), (predicted == targets).cpu()
+    return binned(confidence.cpu(), (predicted == targets).cpu(), num_bins)
 
+
+def binned(
+    confidence: Float[Tensor, "B"], correct: Bool[Tensor, "B"], num_bins: int
+) -> ReliabilityCurve:
+    """The curve of confidences between 0 and 1, and of whether their predictions are correct."""
     edges = torch.linspace(0, 1, num_bins + 1, dtype=confidence.dtype)
     bins = (torch.bucketize(confidence, edges, right=True) - 1).clamp(max=num_bins - 1)
     count = torch.bincount(bins, minlength=num_bins)

@@ -106,6 +106,39 @@ def evaluate(
     or root mean squared error) and ``nll``. Targets that the likelihood ignores, and those whose
     weight in the batch is 0, are left out; other weights do not matter.
     """
+    predictive, targets, weights = _predict_all(
+        posterior, loader, num_samples, samples, memory_limit, keep_draws=False
+    )
+    return posterior.likelihood.metrics(predictive, targets, weights)
+
+
+def predict_with_targets(
+    posterior: Posterior[P],
+    loader: Iterable[Any],
+    num_samples: int = 100,
+    *,
+    samples: Mapping[str, Tensor] | None = None,
+    memory_limit: int = MEMORY_LIMIT,
+    keep_draws: bool = False,
+) -> tuple[P, Tensor]:
+    """Predictions for a loader of ``(inputs, targets)`` batches, and their targets, on the CPU.
+
+    This is what `bbh.decisions`, `bbh.plots` and `bbh.metrics` take. The loader is read once, so
+    that predictions and targets belong together even if it shuffles. Arguments are those of
+    `predict`.
+    """
+    return _predict_all(posterior, loader, num_samples, samples, memory_limit, keep_draws)[:2]
+
+
+def _predict_all(
+    posterior: Posterior[P],
+    loader: Iterable[Any],
+    num_samples: int,
+    samples: Mapping[str, Tensor] | None,
+    memory_limit: int,
+    keep_draws: bool,
+) -> tuple[P, Tensor, Tensor | None]:
+    """Predictions for all batches of a loader, their targets, and their weights if they have any."""
     _check_posterior(posterior)
     check_loader("loader", loader)
     targets: list[Tensor] = []
@@ -120,10 +153,8 @@ def evaluate(
 
     limits = _Limits(None, memory_limit)
     home = torch.device("cpu")
-    predictive = _predict(posterior, pieces(), num_samples, samples, limits, False, home)
-    return posterior.likelihood.metrics(
-        predictive, torch.cat(targets), joined_weights(targets, weights)
-    )
+    predictive = _predict(posterior, pieces(), num_samples, samples, limits, keep_draws, home)
+    return predictive, torch.cat(targets), joined_weights(targets, weights)
 
 
 def _check_posterior(posterior: object) -> None:

@@ -68,12 +68,17 @@ class Prior(ABC):
     def normal(self, name: str) -> "Normal | None":
         """The prior of the tensor called ``name`` if it is a Gaussian, else None.
 
-        If the prior has a ``centre``, this is the distribution of the distance to it.
+        If the prior has a ``centre``, this is the distribution of the distance to it, in ``units``
+        if the prior has any.
         """
         del name
 
     def centre(self, shapes: Shapes, like: Tensor) -> Float[Tensor, " D"] | None:
         """The weights that the prior is centred on, as in ``flatten``; None if there are none."""
+        del shapes, like
+
+    def units(self, shapes: Shapes, like: Tensor) -> Float[Tensor, " D"] | None:
+        """What distances from the centre are measured in, for every weight; None for 1."""
         del shapes, like
 
 

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from bbh.priors.base import ElementwisePrior, Prior
+from bbh.priors.diagonal import DiagonalNormal
 from bbh.priors.gaussian import Normal
 from bbh.samples import Params, Shapes, as_vector
 
@@ -92,6 +93,11 @@ class Centred(Prior):
         for name, value in copies.items():
             if not value.isfinite().all():
                 raise ValueError(f"Centred(values=…): {name!r} has entries that are not finite.")
+        if isinstance(self.prior, Centred | DiagonalNormal):
+            raise ValueError(
+                f"Centred(prior={type(self.prior).__name__}(…)): this prior has a centre already. "
+                "Use it alone, or move the weights that it is centred on."
+            )
         object.__setattr__(self, "values", copies)
         object.__setattr__(self, "has_density", self.prior.has_density)
 

@@ -4,9 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bbh.priors.base import NoDensityError, Prior
+from bbh.priors.diagonal import snapshot
 from bbh.samples import Params, Shapes
 
 
@@ -15,12 +16,21 @@ class Sampled(Prior):
     """A prior known only by its samples: a trained posterior, an ensemble, a simulator.
 
     Args:
-        sampler: Maps a number n to ``{name: [n, *shape]}``. An earlier posterior becomes the
-            prior of the next with ``Sampled(posterior.weights.sample)``.
+        sampler: Maps a number n to ``{name: [n, *shape]}``. ``Sampled.of(posterior)`` draws from an
+            earlier posterior.
     """
 
     sampler: Callable[[int], Mapping[str, Tensor]]
     has_density = False
+
+    @staticmethod
+    def of(posterior: nn.Module) -> "Sampled":
+        """Draws from a copy of a posterior, so that this may be trained further.
+
+        All of its shape is kept, and training compares samples with samples, which is noisy. If the
+        posterior has one mode, ``DiagonalNormal.of(posterior)`` usually works better.
+        """
+        return Sampled(snapshot(posterior).sample)
 
     def sample_like(
         self, samples: Mapping[str, Tensor], shapes: Shapes, num_samples: int

@@ -32,6 +32,7 @@ _VALUES: dict[str, type] = _LIKELIHOODS | {
         priors.PerLayer,
         priors.FanIn,
         priors.Centred,
+        priors.DiagonalNormal,
         likelihoods.Categorical,
         likelihoods.Bernoulli,
         likelihoods.Gaussian,

@@ -5,10 +5,11 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 
+from bbh.plots import canvas
+from bbh.plots.canvas import Style
 from bbh_studies.attack_columns import ATTACK_TITLES
 from bbh_studies.report import drawing
 from bbh_studies.report.collect import Group, Runs
-from bbh_studies.report.drawing import Style
 from bbh_studies.report.figures import Picture
 
 # Sizes that span more than this are drawn on a logarithmic axis.
@@ -42,7 +43,7 @@ _PAIRS = (
 
 def panels(group: Group) -> list[list[Picture]]:
     """One panel per attack: accuracy and entropy; below, how well attacks are noticed."""
-    with drawing.figure_style():
+    with canvas.figure_style():
         rows = [[_panel(group, attack, pair) for attack in ATTACK_TITLES] for pair in _PAIRS]
     found = [[one for one in row if one is not None] for row in rows]
     return [row for row in found if row]
@@ -55,14 +56,14 @@ def _panel(group: Group, attack: str, pair: _Pair) -> Picture | None:
     drawn = [(runs, style, curves) for runs, style, curves in drawn if curves is not None]
     if not drawn:
         return None
-    figure, axes = drawing.new_axes(title=ATTACK_TITLES[attack], ylim=(-0.02, 1.02))
+    figure, axes = canvas.new_axes(title=ATTACK_TITLES[attack], ylim=(-0.02, 1.02))
     for runs, style, (sizes, first, second) in drawn:
         _line(axes, style, sizes, first, "-", runs.label)
         _line(axes, style, sizes, second, "--", None)
     _size_axis(axes, np.unique(np.concatenate([sizes for _, _, (sizes, *_) in drawn])))
     axes.plot([], [], "-", color=_KEY, label=pair.solid_words)
     axes.plot([], [], "--", color=_KEY, label=pair.dashed_words)
-    drawing.legend_below(figure, axes)
+    canvas.legend_below(figure, axes)
     names = ", ".join(runs.label for runs, _, _ in drawn)
     return Picture(
         drawing.svg_uri(figure),

@@ -6,6 +6,7 @@ from typing import Any, SupportsInt
 
 import numpy as np
 
+from bbh.plots import canvas
 from bbh_studies.report import drawing
 from bbh_studies.report.collect import Group, Runs
 from bbh_studies.report.figures import Picture, with_arrays
@@ -60,7 +61,7 @@ def galleries(group: Group) -> list[Gallery]:
 def series(group: Group) -> list[Series]:
     """Rotations and mixtures, for rows whose records hold them."""
     found: list[Series] = []
-    with drawing.figure_style():
+    with canvas.figure_style():
         for key, (title, axis, label) in _SERIES.items():
             names = tuple(f"{key}_{part}" for part in ("images", axis, "probabilities"))
             pictures = tuple(
@@ -121,7 +122,7 @@ def _series(
     width = 3.9
     tile = 0.78 * width / len(chosen)  # inches, of square images side by side under the axes
     height = 3.2 + tile
-    figure, axes = drawing.new_axes(
+    figure, axes = canvas.new_axes(
         width, height, 0.65 + tile, title=runs.label, ylabel="class probability"
     )
     for index in shown:

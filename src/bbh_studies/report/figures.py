@@ -5,20 +5,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
-from matplotlib.axes import Axes
 from matplotlib.ticker import NullFormatter
 
-from bbh import metrics
+from bbh.plots import canvas
+from bbh.plots.canvas import Style
+from bbh.plots.classification import draw_entropy_curves, draw_reliability, draw_risk_coverage
+from bbh.plots.rows import Row
 from bbh_studies.columns import METRICS
 from bbh_studies.report import drawing
 from bbh_studies.report.collect import Group, Runs
-from bbh_studies.report.drawing import Style
 from bbh_studies.report.published import Published
 from bbh_studies.report.tables import Table
 
 Drawn = tuple[Runs, Style, dict[str, np.ndarray]]
-_NUM_BINS = 15
 _FEWEST = 10  # least images in a bin of the reliability diagram: fewer tell nothing
 # Curves are drawn on a logarithmic axis if they span more than this.
 _LOGARITHMIC_SPAN = 20.0
@@ -41,7 +40,7 @@ class Picture:
 
 def curves(group: Group, table: Table, paper: Published) -> list[Picture]:
     """The figures for which the records hold what they need."""
-    with drawing.figure_style():
+    with canvas.figure_style():
         pictures = (
             _trade_off(group, table, paper),
             _entropies(group),
@@ -77,18 +76,9 @@ def _entropies(group: Group) -> Picture | None:
     drawn = with_arrays(group, "entropy", "outlier_entropy")
     if not drawn:
         return None
-    figure, axes = drawing.new_axes(
-        xlabel="predictive entropy [nats]", ylabel="share of images below", ylim=(0, 1.01)
-    )
-    levels = np.linspace(0, 1, drawing.MAX_POINTS)
-    for runs, style, arrays in drawn:
-        for name, dash in (("entropy", "-"), ("outlier_entropy", "--")):
-            values = np.quantile(arrays[name].astype(float), levels)
-            label = runs.label if dash == "-" else None
-            axes.plot(values, levels, dash, label=label, **_line(style, values))
-    axes.set_xlim(left=0)
-    _outlier_key(axes)
-    drawing.legend_below(figure, axes)
+    figure, axes = canvas.new_axes()
+    draw_entropy_curves(axes, _rows(drawn), noun="images")
+    canvas.legend_below(figure, axes)
     return Picture(
         drawing.svg_uri(figure),
         "Predictive entropy: share of images whose entropy is below a value. Test images (solid) "
@@ -98,41 +88,21 @@ def _entropies(group: Group) -> Picture | None:
     )
 
 
-def _outlier_key(axes: Axes) -> None:
-    axes.plot([], [], "-", color="#777777", label="test images")
-    axes.plot([], [], "--", color="#777777", label="outliers")
-
-
-def _line(style: Style, x: np.ndarray) -> dict[str, Any]:
-    """Colour and a few markers, so that curves can be told apart without colours."""
-    places = (np.linspace(0.15, 0.85, 3) * (len(x) - 1)).round().astype(int)
-    return {
-        "color": style.colour,
-        "marker": style.marker,
-        "markersize": 5,
-        "markevery": places.tolist(),
-    }
+def _rows(drawn: Sequence[Drawn]) -> list[Row]:
+    return [Row(runs.label, style, arrays) for runs, style, arrays in drawn]
 
 
 def _reliability(group: Group) -> Picture | None:
     drawn = with_arrays(group, "confidence", "correct")
     if not drawn:
         return None
-    figure, axes = drawing.new_axes(
-        xlabel="confidence", ylabel="accuracy", xlim=(0, 1.02), ylim=(0, 1.02)
-    )
-    axes.plot([0, 1], [0, 1], ":", color="#777777", label="perfect")
-    for runs, style, arrays in drawn:
-        confidence, correct = arrays["confidence"].astype(float), arrays["correct"].astype(float)
-        bins = np.minimum((confidence * _NUM_BINS).astype(int), _NUM_BINS - 1)
-        number = np.bincount(bins, minlength=_NUM_BINS)
-        kept = number >= _FEWEST
-        x = np.bincount(bins, confidence, _NUM_BINS)[kept] / number[kept]
-        y = np.bincount(bins, correct, _NUM_BINS)[kept] / number[kept]
-        error = runs.first.record.metrics.get("ece")
-        label = runs.label + ("" if error is None else f" ({METRICS['ece'].format(error)})")
-        axes.plot(x, y, "-", color=style.colour, marker=style.marker, markersize=5, label=label)
-    drawing.legend_below(figure, axes)
+    figure, axes = canvas.new_axes()
+    rows = [
+        row._replace(label=_with_error(one[0]))
+        for one, row in zip(drawn, _rows(drawn), strict=True)
+    ]
+    draw_reliability(axes, rows, fewest=_FEWEST)
+    canvas.legend_below(figure, axes)
     return Picture(
         drawing.svg_uri(figure),
         "Reliability: accuracy among test images of like confidence, with the expected calibration "
@@ -142,23 +112,18 @@ def _reliability(group: Group) -> Picture | None:
     )
 
 
+def _with_error(runs: Runs) -> str:
+    error = runs.first.record.metrics.get("ece")
+    return runs.label + ("" if error is None else f" ({METRICS['ece'].format(error)})")
+
+
 def _risk_coverage(group: Group) -> Picture | None:
     drawn = with_arrays(group, "entropy", "correct")
     if not drawn:
         return None
-    figure, axes = drawing.new_axes(
-        xlabel="images answered, surest first [%]", ylabel="error among them [%]", xlim=(0, 102)
-    )
-    for runs, style, arrays in drawn:
-        curve = metrics.risk_coverage_curve(
-            torch.from_numpy(arrays["entropy"].astype(np.float32)),
-            torch.from_numpy(~arrays["correct"].astype(bool)),
-        )
-        x = 100 * drawing.thin(curve.coverage.numpy())
-        y = 100 * drawing.thin(curve.risk.numpy())
-        axes.plot(x, y, label=runs.label, **_line(style, x))
-    axes.set_ylim(bottom=0)
-    drawing.legend_below(figure, axes)
+    figure, axes = canvas.new_axes()
+    draw_risk_coverage(axes, _rows(drawn), noun="images")
+    canvas.legend_below(figure, axes)
     return Picture(
         drawing.svg_uri(figure),
         "Risk and coverage: the error that is left if only the images of least entropy are "
@@ -185,15 +150,15 @@ def _training(group: Group, key: str) -> Picture | None:
     if not found:
         return None
     label, caption = _HISTORY[key]
-    figure, axes = drawing.new_axes(xlabel="epoch", ylabel=label)
+    figure, axes = canvas.new_axes(xlabel="epoch", ylabel=label)
     for runs, x, y in found:
-        axes.plot(x, y, label=runs.label, **_line(chosen[runs], x))
+        axes.plot(x, y, label=runs.label, **canvas.marked(chosen[runs], x))
     values = np.concatenate([y for _, _, y in found])
     if values.min() > 0 and values.max() / values.min() > _LOGARITHMIC_SPAN:
         axes.set_yscale("log")
         axes.yaxis.set_minor_formatter(NullFormatter())  # they crowd the powers of ten
         caption += " Logarithmic axis."
-    drawing.legend_below(figure, axes)
+    canvas.legend_below(figure, axes)
     alt = f"{label} against epoch for {_names([runs for runs, _, _ in found])}."
     return Picture(drawing.svg_uri(figure), caption, alt)
 
@@ -205,7 +170,7 @@ def _history(runs: Runs, key: str) -> tuple[np.ndarray, np.ndarray]:
         if isinstance(epoch.get(key), int | float)
     ]
     values = np.array(pairs, dtype=float).reshape(-1, 2)
-    values = drawing.thin(values[np.isfinite(values).all(1)])
+    values = canvas.thin(values[np.isfinite(values).all(1)])
     return values[:, 0], values[:, 1]
 
 
@@ -214,7 +179,7 @@ def _trade_off(group: Group, table: Table, paper: Published) -> Picture | None:
     if len(points) < 2:
         return None
     chosen = drawing.styles(group.rows)
-    figure, axes = drawing.new_axes(
+    figure, axes = canvas.new_axes(
         xlabel="error [%], lower is better",
         ylabel="entropy AUC on outliers, lower is better",
     )
@@ -235,7 +200,7 @@ def _trade_off(group: Group, table: Table, paper: Published) -> Picture | None:
             axes.plot(*at, markerfacecolor="none", markersize=9, **form)
     if hollow:
         axes.plot([], [], "o", color="#777777", markerfacecolor="none", label="the paper")
-    drawing.legend_below(figure, axes)
+    canvas.legend_below(figure, axes)
     names = _names([runs for runs, *_ in points])
     return Picture(
         drawing.svg_uri(figure),

@@ -1,14 +1,14 @@
 """Panels of the toy regression: the functions that each method finds plausible for x³."""
 
-from typing import Any
-
 import numpy as np
 from matplotlib.axes import Axes
 
+from bbh.plots import canvas
+from bbh.plots.canvas import Style
+from bbh.plots.regression import draw_bands
 from bbh_studies.columns import METRICS
 from bbh_studies.report import drawing
 from bbh_studies.report.collect import Group, Runs
-from bbh_studies.report.drawing import Style
 from bbh_studies.report.figures import Drawn, Picture, with_arrays
 
 _NEEDED = ("grid", "mean", "std")
@@ -19,7 +19,7 @@ _LIMIT = 250.0
 
 def panels(group: Group) -> list[Picture]:
     """One panel for each row that has functions on a grid."""
-    with drawing.figure_style():
+    with canvas.figure_style():
         return [_panel(*one, group.preset) for one in with_functions(group)]
 
 
@@ -39,18 +39,17 @@ def draw_functions(
         arrays: What ``measures.figure_arrays`` made.
         limit: The y axis reaches as far up and down.
     """
-    kept = drawing.thin(np.arange(len(arrays["grid"])))
-    curve = {name: np.asarray(arrays[name], dtype=float)[kept] for name in _NEEDED}
-    grid, mean, std = curve["grid"], curve["mean"], curve["std"]
-    for width, alpha in ((1, 0.3), (2, 0.2), (3, 0.1)):
-        band: dict[str, Any] = {"color": style.colour, "alpha": alpha, "linewidth": 0}
-        axes.fill_between(grid, mean - width * std, mean + width * std, **band)
-    axes.plot(grid, mean, color=style.colour)
-    if "truth" in arrays:
-        axes.plot(grid, np.asarray(arrays["truth"], dtype=float)[kept], "--", color="#444444")
-    if {"train_x", "train_y"} <= arrays.keys():
-        axes.plot(arrays["train_x"].ravel(), arrays["train_y"].ravel(), "k.", markersize=5)
-    axes.set(ylim=(-limit, limit), xlim=(grid[0], grid[-1]))
+    data = {"train_x", "train_y"} <= arrays.keys()
+    draw_bands(
+        axes,
+        arrays["grid"],
+        arrays["mean"],
+        arrays["std"],
+        colour=style.colour,
+        truth=arrays.get("truth"),
+        data=(arrays["train_x"], arrays["train_y"]) if data else None,
+    )
+    axes.set_ylim(-limit, limit)
 
 
 def _panel(runs: Runs, style: Style, arrays: dict[str, np.ndarray], preset: str) -> Picture:
@@ -61,7 +60,7 @@ def _panel(runs: Runs, style: Style, arrays: dict[str, np.ndarray], preset: str)
         if name in values
     ]
     title = "\n".join([runs.label, *([", ".join(shown)] if shown else [])])
-    figure, axes = drawing.new_axes(3.6, 3.1, title=title, xlabel="x", ylabel="y")
+    figure, axes = canvas.new_axes(3.6, 3.1, title=title, xlabel="x", ylabel="y")
     draw_functions(axes, style, arrays, _LIMITS.get(preset, _LIMIT))
     return Picture(
         drawing.svg_uri(figure),
