@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from bbh.divergences.prior_cost import lines_prior_cost
 from scipy import stats
 from sklearn.datasets import load_digits
 from torch import Tensor
@@ -13,7 +14,6 @@ from torch.utils.data import DataLoader, TensorDataset
 import bbh
 from bbh.divergences import ClosedForm, NearestNeighbourEntropy
 from bbh.divergences.base import Comparison, NormalMarginals
-from bbh.divergences.prior_cost import lines_prior_cost
 from bbh.priors import Centred, DiagonalNormal, Normal, Sampled
 from bbh.samples import Line, flatten
 
