@@ -1,0 +1,238 @@
+"""What the classifier and the regressor have in common: settings, training, draws, pickling."""
+
+import copy
+import inspect
+import math
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_array, check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor, nn
+
+from bbh import checks
+from bbh.adapters.scikit_learn.networks import Blueprint, MakeNetwork, check_outputs, dtype_of
+from bbh.adapters.scikit_learn.rows import Rows, Table, learn_scaling
+from bbh.adapters.scikit_learn.storing import Method, as_method, from_bytes, to_bytes
+from bbh.likelihoods import Likelihood
+from bbh.posterior import Posterior
+from bbh.prediction import predict
+from bbh.prediction.draws import seeded
+from bbh.predictive import Predictive
+from bbh.training import History, fit
+
+# Chosen on validation parts of data sets of scikit-learn, see docs/scikit-learn.md.
+_STEPS, _EPOCHS, _BATCH = 2000, 40, 100
+_NUMBERS = [np.float64, np.float32]
+# Rows whose predictions are made at once: the outputs of all draws are kept for them.
+_ROWS_AT_ONCE = 10_000
+# torch has one source of random numbers, which fit and predict seed for themselves: threads take
+# turns, or each would disturb the other's numbers.
+_TURN = threading.RLock()
+
+
+class BayesianEstimator(BaseEstimator):
+    """The base of ``BayesianClassifier`` and ``BayesianRegressor``, which has their settings.
+
+    Args:
+        network: A ``torch.nn.Module`` that maps rows [B, features] to [B, outputs], or a function
+            of (features, outputs) that makes one. None takes fully connected layers with ReLU. A
+            network computes in the precision of its own weights; the default one in double
+            precision.
+        hidden_layer_sizes: Widths of the hidden layers of the default network.
+        method: How to infer the weights: a function of ``bbh.methods`` or its name, or a
+            ``functools.partial`` of it with other settings.
+        likelihood: How targets arise from outputs, see ``bbh.likelihoods``. None takes
+            ``Categorical()`` for classes, and for numbers ``Gaussian()``, which learns their noise.
+        standardise: Whether to scale the columns of X: to mean 0 and standard deviation 1, but for
+            columns of zeros and ones, which stay as they are, and for sparse tables, whose columns
+            are divided by their largest magnitude. Targets are always scaled by the likelihood.
+        epochs: Passes over the data. None takes as many as make 2,000 steps, and at least 40.
+        batch_size: Rows per training step. None takes 100, or all if there are fewer.
+        learning_rate: Learning rate of Adam; None takes the method's own.
+        temperature: Constant factor on the complexity: below 1 the posterior is narrower than the
+            Bayesian one.
+        num_samples: The number of weight draws that predictions are averaged over.
+        fit_arguments: Further arguments of ``bbh.fit`` by name.
+        random_state: Seed of everything random: initial weights, batches, draws. Whatever it is,
+            predictions of one fitted estimator are always made with the same draws.
+        verbose: Whether to show a progress bar.
+
+    Attributes:
+        posterior_: The trained posterior, for everything else that the library offers.
+        history_: A record of every epoch.
+        n_features_in_: The number of columns seen by ``fit``.
+        feature_names_in_: Their names, if X was a frame whose columns have names.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module | MakeNetwork | None = None,
+        *,
+        hidden_layer_sizes: Sequence[int] = (50,),
+        method: Method | str = "bayes_by_hypernet",
+        likelihood: Likelihood[Any] | None = None,
+        standardise: bool = True,
+        epochs: int | None = None,
+        batch_size: int | None = None,
+        learning_rate: float | None = None,
+        temperature: float = 1.0,
+        num_samples: int = 100,
+        fit_arguments: Mapping[str, Any] | None = None,
+        random_state: Any = None,
+        verbose: bool = False,
+    ):
+        self.network = network
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.method = method
+        self.likelihood = likelihood
+        self.standardise = standardise
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.temperature = temperature
+        self.num_samples = num_samples
+        self.fit_arguments = fit_arguments
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def __init_subclass__(cls, **options: Any):
+        super().__init_subclass__(**options)
+        # Whoever asks for help sees the settings too.
+        settings = (inspect.getdoc(BayesianEstimator) or "").partition("\n\n")[2]
+        cls.__doc__ = f"{inspect.cleandoc(cls.__doc__ or '')}\n\n{settings}"
+
+    def predictive(self, X: Any) -> Predictive:
+        """The whole predictive distribution of every row, as ``bbh.predict`` gives it.
+
+        Args:
+            X: Rows with the columns that ``fit`` saw.
+        """
+        return self._predictive(self._checked(X))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(super().__getstate__())
+        if "posterior_" in state:
+            state["posterior_"] = to_bytes(state["posterior_"])
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        state = dict(state)
+        if "posterior_" in state:
+            with _TURN, torch.random.fork_rng(devices=[]):  # building draws random numbers
+                network = state["_blueprint"].build()
+            state["posterior_"] = from_bytes(state["posterior_"], network, state["_method"])
+        super().__setstate__(state)
+
+    def _train(
+        self,
+        table: Table,
+        targets: NDArray[Any],
+        weights: NDArray[Any] | None,
+        likelihood: Likelihood[Any],
+        num_outputs: int,
+    ) -> Self:
+        """Trains a new posterior.
+
+        Args:
+            table: The rows, checked.
+            targets: Their classes [B] as integers, or their targets [B, k].
+            weights: How often every row counts, or None.
+            likelihood: The likelihood, of which a copy is trained.
+            num_outputs: The number of outputs that it needs.
+        """
+        temperature = self.temperature
+        if weights is not None:
+            counted = weights > 0
+            table, targets, weights = table[counted], targets[counted], weights[counted]
+            # The objective's mean over n rows becomes one over the rows that they stand for.
+            temperature = temperature * len(weights) / weights.sum()
+            weights = weights / weights.mean()
+        self._scaling = learn_scaling(table, weights) if self.standardise else None
+        self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        self._method = self.method
+        self._blueprint = Blueprint(
+            self.network, tuple(self.hidden_layer_sizes), table.shape[1], num_outputs
+        )
+        with _TURN, seeded(self._seed, torch.device("cpu")):
+            network = self._blueprint.build()
+            dtype = dtype_of(network)
+            posterior = as_method(self.method)(network, copy.deepcopy(likelihood).to(dtype))
+            others = [torch.from_numpy(targets)]
+            others += [] if weights is None else [torch.from_numpy(weights)]
+            others = [one.to(dtype) if one.is_floating_point() else one for one in others]
+            rows = Rows(table, self._scaling, dtype, others)
+            check_outputs(posterior, rows.inputs([0, 0]), num_outputs)
+            self.history_ = self._fit(posterior, rows, temperature)
+        self.posterior_ = posterior
+        return self
+
+    def _fit(self, posterior: Posterior[Any], rows: Rows, temperature: float) -> History:
+        batch_size = _BATCH if self.batch_size is None else self.batch_size
+        checks.whole("batch_size", batch_size, 1, "take at least one row per step")
+        batch_size = min(batch_size, len(rows))
+        epochs = self.epochs
+        if epochs is None:
+            epochs = max(_EPOCHS, math.ceil(_STEPS / math.ceil(len(rows) / batch_size)))
+        arguments = {
+            "epochs": epochs,
+            "learning_rate": self.learning_rate,
+            "temperature": temperature,
+            "progress": self.verbose,
+        }
+        return fit(posterior, rows.loader(batch_size), **arguments | dict(self.fit_arguments or {}))
+
+    def _checked(self, X: Any) -> Table:
+        check_is_fitted(self)
+        return validate_data(self, X, accept_sparse="csr", dtype=_NUMBERS, reset=False)
+
+    def _checked_training(
+        self, X: Any, y: Any, sample_weight: Any, **of_targets: Any
+    ) -> tuple[Table, NDArray[Any], NDArray[Any] | None]:
+        table, targets = validate_data(
+            self, X, y, accept_sparse="csr", dtype=_NUMBERS, **of_targets
+        )
+        return table, targets, checked_weights(sample_weight, table.shape[0])
+
+    def _predictive(self, table: Table) -> Any:
+        rows = Rows(table, self._scaling, dtype_of(self.posterior_))
+        with _TURN, seeded(self._seed, self.posterior_.device):
+            return predict(self.posterior_, rows.parts(), self.num_samples)
+
+    def _predictives(self, X: Any) -> Iterator[Any]:
+        """Predictive distributions of some rows after the other, all made with the same draws."""
+        table = self._checked(X)
+        for first in range(0, table.shape[0], _ROWS_AT_ONCE):
+            yield self._predictive(table[first : first + _ROWS_AT_ONCE])
+
+
+def checked_weights(sample_weight: Any, num_rows: int) -> NDArray[Any] | None:
+    """The weights of the rows as an array; raises for weights that cannot be meant."""
+    if sample_weight is None:
+        return None
+    weights = check_array(
+        sample_weight, ensure_2d=False, dtype=np.float64, input_name="sample_weight"
+    )
+    if weights.shape != (num_rows,):
+        raise ValueError(
+            f"sample_weight has the shape {weights.shape}; give one number for each of the "
+            f"{num_rows} rows."
+        )
+    if weights.min() < 0 or weights.max() == 0:
+        raise ValueError("sample_weight must not be negative, nor zero for all rows.")
+    return weights
+
+
+def joined(parts: Iterator[Tensor]) -> NDArray[Any]:
+    """Results for some rows after the other as one array."""
+    return np.concatenate([one.cpu().numpy() for one in parts])
