@@ -11,6 +11,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
 from bbh import checks
+from bbh.adapters.scikit_learn.checking import checked_training
 from bbh.adapters.scikit_learn.estimator import BayesianEstimator, joined
 from bbh.likelihoods import Categorical
 
@@ -36,13 +37,13 @@ class BayesianClassifier(ClassifierMixin, BayesianEstimator):
             sample_weight: How often every row counts: weight 2 is the same as two equal rows, and
                 weight 0 as none.
         """
-        table, y, weights = self._checked_training(X, y, sample_weight)
+        table, y, weights = checked_training(self, X, y, sample_weight)
         check_classification_targets(y)
         self.classes_, labels = np.unique(column_or_1d(y, warn=True), return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(
-                f"all training rows are of the class {self.classes_[0]!r}: a classifier needs at "
-                "least two classes."
+                f"the training rows have one class only, {self.classes_[0]}: a classifier needs at "
+                "least two."
             )
         likelihood = Categorical() if self.likelihood is None else self.likelihood
         checks.instance("likelihood", likelihood, Categorical, "classes need Categorical()")

@@ -11,13 +11,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
-from sklearn.utils import check_array, check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from bbh import checks
+from bbh.adapters.scikit_learn.checking import Table, checked_rows
 from bbh.adapters.scikit_learn.networks import Blueprint, MakeNetwork, check_outputs, dtype_of
-from bbh.adapters.scikit_learn.rows import Rows, Table, learn_scaling
+from bbh.adapters.scikit_learn.rows import Rows, learn_scaling, merge_equal_rows
 from bbh.adapters.scikit_learn.storing import Method, as_method, from_bytes, to_bytes
 from bbh.likelihoods import Likelihood
 from bbh.posterior import Posterior
@@ -28,7 +29,6 @@ from bbh.training import History, fit
 
 # Chosen on validation parts of data sets of scikit-learn, see docs/scikit-learn.md.
 _STEPS, _EPOCHS, _BATCH = 2000, 40, 100
-_NUMBERS = [np.float64, np.float32]
 # Rows whose predictions are made at once: the outputs of all draws are kept for them.
 _ROWS_AT_ONCE = 10_000
 # torch has one source of random numbers, which fit and predict seed for themselves: threads take
@@ -121,7 +121,8 @@ class BayesianEstimator(BaseEstimator):
         return tags
 
     def __getstate__(self) -> dict[str, Any]:
-        state = dict(super().__getstate__())
+        inherited: Any = super().__getstate__()
+        state: dict[str, Any] = dict(inherited)
         if "posterior_" in state:
             state["posterior_"] = to_bytes(state["posterior_"])
         return state
@@ -151,14 +152,8 @@ class BayesianEstimator(BaseEstimator):
             likelihood: The likelihood, of which a copy is trained.
             num_outputs: The number of outputs that it needs.
         """
-        temperature = self.temperature
-        if weights is not None:
-            counted = weights > 0
-            table, targets, weights = table[counted], targets[counted], weights[counted]
-            # The objective's mean over n rows becomes one over the rows that they stand for.
-            temperature = temperature * len(weights) / weights.sum()
-            weights = weights / weights.mean()
-        self._scaling = learn_scaling(table, weights) if self.standardise else None
+        table, targets, counts = merge_equal_rows(table, targets, weights)
+        self._scaling = learn_scaling(table, counts) if self.standardise else None
         self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         self._method = self.method
         self._blueprint = Blueprint(
@@ -168,11 +163,14 @@ class BayesianEstimator(BaseEstimator):
             network = self._blueprint.build()
             dtype = dtype_of(network)
             posterior = as_method(self.method)(network, copy.deepcopy(likelihood).to(dtype))
-            others = [torch.from_numpy(targets)]
-            others += [] if weights is None else [torch.from_numpy(weights)]
-            others = [one.to(dtype) if one.is_floating_point() else one for one in others]
+            known = torch.from_numpy(targets)
+            others = [known.to(dtype) if known.is_floating_point() else known]
+            if (counts != 1).any():
+                others.append(torch.from_numpy(counts / counts.mean()).to(dtype))
             rows = Rows(table, self._scaling, dtype, others)
             check_outputs(posterior, rows.inputs([0, 0]), num_outputs)
+            # The objective is a mean over different rows, and is to be one over all.
+            temperature = self.temperature / float(counts.mean())
             self.history_ = self._fit(posterior, rows, temperature)
         self.posterior_ = posterior
         return self
@@ -184,7 +182,7 @@ class BayesianEstimator(BaseEstimator):
         epochs = self.epochs
         if epochs is None:
             epochs = max(_EPOCHS, math.ceil(_STEPS / math.ceil(len(rows) / batch_size)))
-        arguments = {
+        arguments: dict[str, Any] = {
             "epochs": epochs,
             "learning_rate": self.learning_rate,
             "temperature": temperature,
@@ -194,15 +192,7 @@ class BayesianEstimator(BaseEstimator):
 
     def _checked(self, X: Any) -> Table:
         check_is_fitted(self)
-        return validate_data(self, X, accept_sparse="csr", dtype=_NUMBERS, reset=False)
-
-    def _checked_training(
-        self, X: Any, y: Any, sample_weight: Any, **of_targets: Any
-    ) -> tuple[Table, NDArray[Any], NDArray[Any] | None]:
-        table, targets = validate_data(
-            self, X, y, accept_sparse="csr", dtype=_NUMBERS, **of_targets
-        )
-        return table, targets, checked_weights(sample_weight, table.shape[0])
+        return checked_rows(self, X)
 
     def _predictive(self, table: Table) -> Any:
         rows = Rows(table, self._scaling, dtype_of(self.posterior_))
@@ -214,23 +204,6 @@ class BayesianEstimator(BaseEstimator):
         table = self._checked(X)
         for first in range(0, table.shape[0], _ROWS_AT_ONCE):
             yield self._predictive(table[first : first + _ROWS_AT_ONCE])
-
-
-def checked_weights(sample_weight: Any, num_rows: int) -> NDArray[Any] | None:
-    """The weights of the rows as an array; raises for weights that cannot be meant."""
-    if sample_weight is None:
-        return None
-    weights = check_array(
-        sample_weight, ensure_2d=False, dtype=np.float64, input_name="sample_weight"
-    )
-    if weights.shape != (num_rows,):
-        raise ValueError(
-            f"sample_weight has the shape {weights.shape}; give one number for each of the "
-            f"{num_rows} rows."
-        )
-    if weights.min() < 0 or weights.max() == 0:
-        raise ValueError("sample_weight must not be negative, nor zero for all rows.")
-    return weights
 
 
 def joined(parts: Iterator[Tensor]) -> NDArray[Any]:

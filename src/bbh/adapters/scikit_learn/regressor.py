@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
 
 from bbh import checks
+from bbh.adapters.scikit_learn.checking import Table, checked_training
 from bbh.adapters.scikit_learn.estimator import BayesianEstimator, joined
-from bbh.adapters.scikit_learn.rows import Table
 from bbh.likelihoods import Gaussian, HeteroscedasticGaussian, Regression
 from bbh.predictive import RegressionPredictive
 
@@ -39,8 +39,8 @@ class BayesianRegressor(RegressorMixin, BayesianEstimator):
             sample_weight: How often every row counts: weight 2 is the same as two equal rows, and
                 weight 0 as none.
         """
-        table, y, weights = self._checked_training(
-            X, y, sample_weight, y_numeric=True, multi_output=True
+        table, y, weights = checked_training(
+            self, X, y, sample_weight, y_numeric=True, multi_output=True
         )
         self._single = y.ndim == 1
         targets = np.array(y, dtype=np.float64).reshape(len(y), -1)

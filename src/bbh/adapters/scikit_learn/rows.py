@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,9 @@ from scipy import sparse
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from bbh.adapters.scikit_learn.checking import Table
 from bbh.standardisation import standardisation_of
 
-# A NumPy array or a SciPy matrix in CSR form, as scikit-learn hands them on after its checks.
-Table = Any
 # Numbers of a sparse table that are made dense at once: 256 MiB in double precision.
 _DENSE_AT_ONCE = 2**25
 
@@ -37,7 +37,7 @@ class InputScaling:
         return (rows if self.loc is None else rows - self.loc) / self.scale
 
 
-def learn_scaling(table: Table, weights: NDArray[Any] | None) -> InputScaling:
+def learn_scaling(table: Table, weights: NDArray[Any]) -> InputScaling:
     """Learns how to bring every column to about the size of one, which networks expect.
 
     Columns of numbers get mean 0 and standard deviation 1. Columns of nothing but zeros and ones
@@ -53,12 +53,44 @@ def learn_scaling(table: Table, weights: NDArray[Any] | None) -> InputScaling:
         largest = np.asarray(abs(table).max(axis=0).todense(), dtype=np.float64).ravel()
         return InputScaling(None, np.where(largest > 0, largest, 1.0))
     values = torch.from_numpy(np.array(table))
-    given = None if weights is None else torch.from_numpy(weights)
-    known = standardisation_of([(values, given)])
+    known = standardisation_of([(values, torch.from_numpy(weights))])
     indicators = ((table == 0) | (table == 1)).all(axis=0)
     return InputScaling(
         np.where(indicators, 0.0, known.loc), np.where(indicators, 1.0, known.scale)
     )
+
+
+def merge_equal_rows(
+    table: Table, targets: NDArray[Any], weights: NDArray[Any] | None
+) -> tuple[Table, NDArray[Any], NDArray[Any]]:
+    """The different rows in a fixed order, and how often each counts; rows of weight 0 are gone.
+
+    Training is chaotic: a sum in another order ends in other weights. With this, the result depends
+    neither on the order of the rows nor on whether a row is there twice or has the weight 2.
+
+    Args:
+        table: All rows.
+        targets: Their classes [B] or targets [B, k]; rows of different targets are different.
+        weights: How often every row counts; None stands for once.
+    """
+    given = np.ones(len(targets)) if weights is None else weights
+    keys = [one + own.tobytes() for one, own in zip(_keys(table), targets, strict=True)]
+    counted = [index for index in range(len(keys)) if given[index] > 0]
+    order = sorted(counted, key=keys.__getitem__)
+    ordered = [keys[index] for index in order]
+    new = [True, *(before != after for before, after in pairwise(ordered))]
+    begins = np.flatnonzero(new)
+    first = [order[place] for place in begins]
+    return table[first], targets[first], np.add.reduceat(given[order], begins)
+
+
+def _keys(table: Table) -> Iterator[bytes]:
+    """What is equal for equal rows, and different for different ones."""
+    if not sparse.issparse(table):
+        yield from (row.tobytes() for row in table)
+        return
+    for begin, end in pairwise(table.indptr):
+        yield table.indices[begin:end].tobytes() + b"|" + table.data[begin:end].tobytes()
 
 
 class Rows(Dataset[Any]):
@@ -80,7 +112,7 @@ class Rows(Dataset[Any]):
     ):
         # A dense table is scaled once, a sparse one again and again.
         self._sparse = sparse.issparse(table)
-        self._table = table if self._sparse else _as_tensor(table, scaling, dtype)
+        self._table: Any = table if self._sparse else _as_tensor(table, scaling, dtype)
         self._scaling, self._dtype, self._others = scaling, dtype, others
 
     def __len__(self) -> int:
@@ -106,7 +138,9 @@ class Rows(Dataset[Any]):
 
     def loader(self, batch_size: int) -> DataLoader[Any]:
         """All rows in a new random order in every epoch."""
-        return DataLoader(self, batch_size, shuffle=True, collate_fn=_as_it_is)
+        # They come as a batch already: there is nothing to put together.
+        as_it_is: Any = _as_it_is
+        return DataLoader(self, batch_size, shuffle=True, collate_fn=as_it_is)
 
 
 def _as_tensor(table: NDArray[Any], scaling: InputScaling | None, dtype: torch.dtype) -> Tensor:
