@@ -1,6 +1,6 @@
 """A classifier for scikit-learn."""
 
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ class BayesianClassifier(ClassifierMixin, BayesianEstimator):
     ['no', 'yes']
     """
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "BayesianClassifier":
         """Trains a new posterior.
 
         Args:
@@ -47,7 +47,8 @@ class BayesianClassifier(ClassifierMixin, BayesianEstimator):
             )
         likelihood = Categorical() if self.likelihood is None else self.likelihood
         checks.instance("likelihood", likelihood, Categorical, "classes need Categorical()")
-        return self._train(table, labels, weights, likelihood, len(self.classes_))
+        self._train(table, labels, weights, likelihood, len(self.classes_))
+        return self
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The most probable class of every row.

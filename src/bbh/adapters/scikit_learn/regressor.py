@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ class BayesianRegressor(RegressorMixin, BayesianEstimator):
     True
     """
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "BayesianRegressor":
         """Trains a new posterior.
 
         Args:
@@ -48,7 +48,8 @@ class BayesianRegressor(RegressorMixin, BayesianEstimator):
         checks.instance("likelihood", likelihood, Regression, "numbers need Gaussian() or the like")
         outputs_per_target = 2 if isinstance(likelihood, HeteroscedasticGaussian) else 1
         num_outputs = outputs_per_target * targets.shape[1]
-        return self._train(table, targets, weights, likelihood, num_outputs)
+        self._train(table, targets, weights, likelihood, num_outputs)
+        return self
 
     def predict(
         self, X: Any, return_std: bool = False
