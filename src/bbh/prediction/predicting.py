@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
+from bbh import checks
 from bbh.batches import (
     Inputs,
     as_batch,
@@ -182,9 +183,11 @@ def _predict(
     kept: list[Tensor] = []
     kept_bytes = 0
     work = Work(posterior)
-    planned = num_samples if isinstance(num_samples, int) else 1  # Draws checks what is not
+    if samples is None:
+        checks.whole("num_samples", num_samples, 1, "draw at least one")
     with evaluation_mode(posterior), torch.no_grad():
-        with threads_for(work(planned), posterior.device, num_threads):
+        drawing = work(num_samples) if samples is None else 0
+        with threads_for(drawing, posterior.device, num_threads):
             draws = Draws(posterior, num_samples, samples, limits.draws)
         per_example = None
         for piece in pieces:

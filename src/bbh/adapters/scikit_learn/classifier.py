@@ -86,7 +86,8 @@ class BayesianClassifier(ClassifierMixin, BayesianEstimator):
         """
         predictive = self.predictive(X)
         known = column_or_1d(y)
-        if unknown := sorted(set(np.unique(known)) - set(self.classes_)):
+        unknown = np.setdiff1d(known, self.classes_).tolist()
+        if unknown:
             raise ValueError(f"y has classes that fit did not see: {unknown[:5]}.")
         labels = torch.from_numpy(np.searchsorted(self.classes_, known))
         return self.posterior_.likelihood.metrics(predictive, labels)

@@ -42,7 +42,7 @@ class Blueprint:
         num_outputs: The number of outputs that the likelihood needs.
     """
 
-    network: nn.Module | MakeNetwork | None
+    network: Any
     hidden_layer_sizes: tuple[int, ...]
     num_inputs: int
     num_outputs: int
