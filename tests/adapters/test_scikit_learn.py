@@ -42,8 +42,8 @@ class TestRegressor:
         ours = BayesianRegressor(
             hidden_layer_sizes=(),
             method="bayes_by_backprop",
-            epochs=400,
-            learning_rate=0.02,
+            epochs=200,
+            learning_rate=0.05,
             random_state=0,
             num_samples=500,
         ).fit(X, y)
@@ -115,7 +115,7 @@ class TestClassifier:
     def test_disagreement_is_larger_far_from_the_data(self):
         rng = np.random.default_rng(0)
         X = np.concatenate([rng.normal(-1, 0.3, (40, 2)), rng.normal(1, 0.3, (40, 2))])
-        fitted = BayesianClassifier(epochs=150, random_state=0).fit(X, np.repeat([0, 1], 40))
+        fitted = BayesianClassifier(epochs=80, random_state=0).fit(X, np.repeat([0, 1], 40))
         near, far = (fitted.predictive(one).mutual_information.mean() for one in (X, [[8.0, -8.0]]))
         assert far > 5 * near
 

@@ -9,7 +9,7 @@ from bbh.adapters import BayesianClassifier, BayesianRegressor
 QUICK = {
     "hidden_layer_sizes": (10,),
     "method": "maximum_a_posteriori",
-    "epochs": 8,
+    "epochs": 6,
     "learning_rate": 0.1,
     "fit_arguments": {"compare": False},
 }
