@@ -21,6 +21,7 @@ LAYERS = [
     ["distribution"],
     ["divergences", "generators", "execution"],
     ["posterior"],
+    ["threads"],
     ["methods", "objective", "prediction"],
     ["training", "storage", "attacks", "inspect"],
     ["adapters"],

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
+from bbh import checks
 from bbh.batches import (
     Inputs,
     as_batch,
@@ -25,6 +26,7 @@ from bbh.memory import LARGEST_BATCH, peak_bytes, tiling
 from bbh.posterior import Posterior
 from bbh.prediction.draws import Draws, evaluation_mode
 from bbh.samples import Samples
+from bbh.threads import Work, threads_for
 
 logger = logging.getLogger("bbh")
 
@@ -42,6 +44,7 @@ def predict(
     memory_limit: int = MEMORY_LIMIT,
     keep_draws: bool = False,
     precision: torch.dtype = torch.float32,
+    num_threads: int | None = None,
 ) -> P:
     """The predictive distribution of new inputs: the average over weight draws.
 
@@ -67,6 +70,9 @@ def predict(
             and convolutions in half precision. This is faster on a GPU, and changes probabilities
             in the second or third digit. Weights are drawn, and probabilities averaged, in single
             precision.
+        num_threads: Threads on a CPU. None takes one where the network, the draws and the inputs
+            are so few that several threads would only wait for each other, and torch's own number
+            for all else.
     """
     _check_posterior(posterior)
     if precision not in _PRECISIONS:
@@ -89,7 +95,9 @@ def predict(
         home = torch.device("cpu")
         pieces = _inputs_of_all(cast(Iterable[Any], inputs))
     limits = _Limits(batch_size, memory_limit)
-    return _predict(posterior, pieces, num_samples, samples, limits, keep_draws, home, precision)
+    return _predict(
+        posterior, pieces, num_samples, samples, limits, keep_draws, home, precision, num_threads
+    )
 
 
 def evaluate(
@@ -138,7 +146,7 @@ def _predict_all(
     memory_limit: int,
     keep_draws: bool,
 ) -> tuple[P, Tensor, Tensor | None]:
-    """Predictions for all batches of a loader, their targets, and their weights if they have any."""
+    """Predictions for all batches of a loader, their targets, and their weights if there are any."""
     _check_posterior(posterior)
     check_loader("loader", loader)
     targets: list[Tensor] = []
@@ -203,6 +211,7 @@ def _predict(
     keep_draws: bool,
     home: torch.device,
     precision: torch.dtype = torch.float32,
+    num_threads: int | None = None,
 ) -> P:
     likelihood = posterior.likelihood
     half = None if precision == torch.float32 else precision
@@ -210,31 +219,38 @@ def _predict(
     sums: list[Sums] = []
     kept: list[Tensor] = []
     kept_bytes = 0
+    work = Work(posterior)
+    if samples is None:
+        checks.whole("num_samples", num_samples, 1, "draw at least one")
     with evaluation_mode(posterior), torch.no_grad():
-        draws = Draws(posterior, num_samples, samples, limits.draws)
+        drawing = work(num_samples) if samples is None else 0
+        with threads_for(drawing, posterior.device, num_threads):
+            draws = Draws(posterior, num_samples, samples, limits.draws)
         per_example = None
         for piece in pieces:
             if not count(piece):
                 continue
-            if per_example is None:
-                per_example = _bytes_per_example(posterior, piece, draws, half)
-            examples, at_once = tiling(
-                per_example, count(piece), limits.work, posterior.device, limits.batch_size
-            )
-            for first in range(0, count(piece), examples):
-                batch = move(cut(piece, first, first + examples), posterior.device)
-                outputs: list[Tensor] = []
-                batch_sums: Sums = {}
-                for some in draws.at_most(at_once):
-                    result = _outputs(posterior, batch, some, half)
-                    for name, value in likelihood.sums(result).items():
-                        batch_sums[name] = batch_sums[name] + value if name in batch_sums else value
-                    if keep:
-                        outputs.append(result.to(home))
-                        kept_bytes += outputs[-1].nbytes
-                        limits.check_kept(kept_bytes)
-                sums.append({name: value.to(home) for name, value in batch_sums.items()})
-                kept += [torch.cat(outputs)] if keep else []
+            with threads_for(work(draws.total, piece), posterior.device, num_threads):
+                if per_example is None:
+                    per_example = _bytes_per_example(posterior, piece, draws, half)
+                examples, at_once = tiling(
+                    per_example, count(piece), limits.work, posterior.device, limits.batch_size
+                )
+                for first in range(0, count(piece), examples):
+                    batch = move(cut(piece, first, first + examples), posterior.device)
+                    outputs: list[Tensor] = []
+                    batch_sums: Sums = {}
+                    for some in draws.at_most(at_once):
+                        result = _outputs(posterior, batch, some, half)
+                        for name, value in likelihood.sums(result).items():
+                            earlier = batch_sums.get(name)
+                            batch_sums[name] = value if earlier is None else earlier + value
+                        if keep:
+                            outputs.append(result.to(home))
+                            kept_bytes += outputs[-1].nbytes
+                            limits.check_kept(kept_bytes)
+                    sums.append({name: value.to(home) for name, value in batch_sums.items()})
+                    kept += [torch.cat(outputs)] if keep else []
     if not sums:
         raise ValueError("there is nothing to predict: the inputs are empty.")
     joined = {name: torch.cat([one[name] for one in sums]) for name in sums[0]}

@@ -70,6 +70,7 @@ def fit(
     progress: bool | Display = True,
     log_dir: str | Path | None = None,
     compare: bool = True,
+    num_threads: int | None = None,
 ) -> History:
     """Trains a posterior, whatever its method, and returns a record of every epoch.
 
@@ -121,6 +122,8 @@ def fit(
             network it started from, on about 1,000 validation examples (training examples if there
             is no validation). The result is ``history.comparison``; a warning is logged if the
             posterior lost.
+        num_threads: Threads of a training step on a CPU. None takes one for tiny networks and
+            batches, which several threads make slower, and torch's own number for all others.
 
     Raises:
         DivergedError: A term of the objective or the gradient is not finite.
@@ -173,6 +176,7 @@ def fit(
         likelihood_samples=likelihood_samples,
         gradient_clip=gradient_clip,
         fabric=fabric,
+        num_threads=num_threads,
     )
     steps = make_steps(step, cuda_graph=cuda_graph)
     algorithms = fastest_convolutions() if isinstance(steps, RecordedSteps) else nullcontext()

@@ -15,6 +15,7 @@ from bbh.generators.factored.gradients import clip_, stop_collecting, total_norm
 from bbh.generators.factored.optimizer import FactoredOptimizer
 from bbh.objective import FreeEnergy, check_settings, free_energy
 from bbh.posterior import Posterior
+from bbh.threads import Work, threads_for
 from bbh.training.processes import averaged
 from bbh.training.verdicts import (
     STATISTICS,
@@ -51,6 +52,8 @@ class TrainingStep:
         gradient_clip: Largest global norm of the gradient; None for no limit.
         fabric: Lightning Fabric for device, precision and distribution; None uses plain PyTorch.
             With several processes, terms and running statistics of batch norm are means over all.
+        num_threads: Threads of a step on a CPU; None takes one for tiny networks and batches, and
+            torch's own number for all others.
 
     Attributes:
         count: The number of steps taken.
@@ -70,6 +73,7 @@ class TrainingStep:
         likelihood_samples: int | None = None,
         gradient_clip: float | None = None,
         fabric: "Fabric | None" = None,
+        num_threads: int | None = None,
     ):
         self.settings: dict[str, Any] = {
             "num_data": num_data,
@@ -84,6 +88,8 @@ class TrainingStep:
         self.fabric = fabric
         self.count = 0
         self.device = posterior.device if fabric is None else fabric.device
+        self._num_threads = num_threads
+        self._work = Work(posterior)
         self._objective: Any = _Objective(posterior)
         self.optimizer = optimizer
         if fabric is not None:
@@ -122,7 +128,11 @@ class TrainingStep:
         if not self.posterior.training:
             self.posterior.train()
         verdict = HostVerdict(self.count + 1, may_overflow=self._scales_losses)
-        self.run(move(as_batch(batch), self.device), beta, verdict, execution)
+        moved = move(as_batch(batch), self.device)
+        draws = self.settings["num_samples"] or self.posterior.weights.samples_per_step
+        work = self._work(draws, moved.inputs)
+        with threads_for(work, self.device, self._num_threads):
+            self.run(moved, beta, verdict, execution)
         self.count += 1
         return verdict.numbers
 
