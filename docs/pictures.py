@@ -1,6 +1,7 @@
 """Draws docs/assets: the idea from a posterior trained here and now, all else from records."""
 
 import base64
+import json
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from bbh_studies.record import FILE_NAME, Record
 from bbh_studies.report.attack_figures import panels
 from bbh_studies.report.collect import collect
 from bbh_studies.report.drawing import svg_uri
+from bbh_studies.report.playground.noise import FILE, bands_of
 from bbh_studies.report.toy_figures import draw_functions, with_functions
 
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#777777"  # Okabe and Ito's colour-blind-safe set
@@ -32,7 +34,14 @@ def main() -> None:
     floor()
     attacks()
     toy()
+    noise_bands()
     idea()
+
+
+def noise_bands() -> None:
+    """Not a picture but its numbers: what the slider of a report's playground shows."""
+    bands = bands_of(collect([Path(__file__).parents[1] / "results"]))
+    FILE.write_text(json.dumps(bands, separators=(",", ":")) + "\n", encoding="utf-8")
 
 
 def idea() -> None:

@@ -116,7 +116,11 @@ def demo(
             if row in _NOT_IN_DEMO:
                 continue
             share = max(1, round(config.training.epochs * epochs / _DEMO_EPOCHS))
-            runs += plan(study, variants=[row], seeds=[seed], epochs=share, out=out)
+            # The report's playground draws from the digits' posteriors.
+            keep = study == "digits"
+            runs += plan(
+                study, variants=[row], seeds=[seed], epochs=share, out=out, keep_posterior=keep
+            )
         train = partial(execute, runs, device="cpu", resume=resume, console=console)
         failed += _finish(runs, train, again)
     _write_report([out], out / "report.html")

@@ -72,11 +72,14 @@ def write_report(folders: Sequence[Path], out: Path) -> Path:
         RecordError: There is no record, or one cannot be read.
     """
     environment = _environment()
-    sections = [_section(one) for one in collect(folders)]
+    groups = collect(folders)
+    sections = [_section(one) for one in groups]
     context = _context(sections)
     markdown = environment.get_template("template.md.j2").render(context)
     page = environment.get_template("template.html.j2").render(
-        context, figures={section.anchor: _figures(section) for section in sections}
+        context,
+        figures={section.anchor: _figures(section) for section in sections},
+        play=_playground(groups),
     )
     for path, text in ((out.with_suffix(".md"), markdown), (out, page)):
         with atomic_path(path) as temporary:
@@ -178,6 +181,13 @@ def _figures(section: Section) -> dict[str, Any]:
         "galleries": examples.galleries(section.group),
         "inspections": weight_figures.inspections(section.group),
     }
+
+
+def _playground(groups: Sequence[Group]) -> Any:
+    # Imported here for the same reason.
+    from bbh_studies.report.playground import playground
+
+    return playground(groups)
 
 
 def _environment() -> Any:
