@@ -145,15 +145,15 @@ def _section(group: Group) -> Section:
 
 
 def _context(sections: Sequence[Section]) -> dict[str, Any]:
-    used = {
-        column.name
-        for section in sections
-        for column in (*section.table.columns, *section.further.columns)
-    }
+    tables = [table for section in sections for table in (section.table, section.further)]
+    used = {column.name for table in tables for column in table.columns}
     return {
         "sections": sections,
         "metrics": [METRICS[name] for name in ordered(used & METRICS.keys(), METRICS)],
-        "marks": list(Mark),
+        "marks": [mark for mark in Mark if any(mark in table.marks for table in tables)],
+        "has_best": any(
+            cell.best for table in tables for row in table.rows for cell in row.cells if cell
+        ),
         "level": LEVEL,
         "num_records": sum(len(section.group.records) for section in sections),
         "version": __version__,

@@ -42,7 +42,7 @@ def draw_functions(
     kept = drawing.thin(np.arange(len(arrays["grid"])))
     curve = {name: np.asarray(arrays[name], dtype=float)[kept] for name in _NEEDED}
     grid, mean, std = curve["grid"], curve["mean"], curve["std"]
-    for width, alpha in ((1, 0.3), (2, 0.2), (3, 0.1)):
+    for width, alpha in ((1, 0.35), (2, 0.25), (3, 0.18)):
         band: dict[str, Any] = {"color": style.colour, "alpha": alpha, "linewidth": 0}
         axes.fill_between(grid, mean - width * std, mean + width * std, **band)
     axes.plot(grid, mean, color=style.colour)
