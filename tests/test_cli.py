@@ -19,6 +19,7 @@ from bbh_studies.record import Record, RecordError
 from bbh_studies.run import train
 from bbh_studies.settings.words import ConfigError
 from bbh_studies.studies import STUDIES, find_study
+from studies.report_records import make_record
 from terminal import unwrapped
 
 runner = CliRunner()
@@ -429,6 +430,14 @@ def test_the_demo_compares_all_six_methods_and_reports(tmp_path):
     assert result.output.splitlines()[-1] == f"Report: {page}"
     assert "bbhPlayground" in page.read_text(encoding="utf-8")
     assert page.stat().st_size < 6e6
+
+
+def test_the_demo_looks_at_both_studies_before_it_trains(tmp_path, ended):
+    make_record("bbh", study="digits").write(tmp_path / "digits" / "corrected" / "bbh-0")
+    code, said = ended("demo", "--epochs", "1", "--out", str(tmp_path))
+    assert code == 2
+    assert "is of a run with epochs=40, not 1" in said
+    assert not (tmp_path / "toy").exists()
 
 
 def test_fetching_names_the_files_it_got(monkeypatch):

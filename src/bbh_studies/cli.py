@@ -137,22 +137,30 @@ def demo(
     from bbh_studies.run.execute import execute
 
     again = ["bbh", "demo", *_options(epochs=epochs, seed=seed, out=out), "--resume"]
+    planned = [_demo_runs(study, epochs, seed, out) for study in ("toy", "digits")]
+    # All of them before the first is trained: the second study comes minutes later.
+    check_before([run for runs in planned for run in runs], "cpu", resume=resume, force=force)
     failed: list[str] = []
-    for study in ("toy", "digits"):
-        runs = []
-        for row, config in find_study(study).rows("corrected").items():
-            if row in _NOT_IN_DEMO:
-                continue
-            share = max(1, round(config.training.epochs * epochs / _DEMO_EPOCHS))
-            # The report's playground draws from the digits' posteriors.
-            keep = study == "digits"
-            runs += plan(
-                study, variants=[row], seeds=[seed], epochs=share, out=out, keep_posterior=keep
-            )
+    for runs in planned:
         train = partial(execute, runs, device="cpu", resume=resume, force=force, console=console)
         failed += _finish(runs, train, again)
     _write_report([out], out / "report.html")
     _exit_if(failed)
+
+
+def _demo_runs(study: str, epochs: int, seed: int, out: Path) -> list[Run]:
+    """The runs of one study in `bbh demo`."""
+    runs: list[Run] = []
+    for row, config in find_study(study).rows("corrected").items():
+        if row in _NOT_IN_DEMO:
+            continue
+        share = max(1, round(config.training.epochs * epochs / _DEMO_EPOCHS))
+        # The report's playground draws from the digits' posteriors.
+        keep = study == "digits"
+        runs += plan(
+            study, variants=[row], seeds=[seed], epochs=share, out=out, keep_posterior=keep
+        )
+    return runs
 
 
 @app.command(cls=Command)

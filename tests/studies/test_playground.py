@@ -264,4 +264,5 @@ def test_layers_of_the_page():
     ]
     assert sum(one["weights"] for one in layers) == 13_706
     for unknown in (nn.Conv2d(1, 2, 3, padding=1), nn.Linear(2, 2, bias=False), nn.MaxPool2d(3, 2)):
-        assert describe(nn.Sequential(unknown)) is None
+        with pytest.raises(ValueError, match="a page cannot compute"):
+            describe(nn.Sequential(unknown))

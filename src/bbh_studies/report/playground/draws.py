@@ -1,6 +1,7 @@
 """Draws of the digits' posteriors for the page: what runs kept, in half precision."""
 
 import base64
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,13 +38,16 @@ def draws_of(group: Group) -> dict[str, Any] | None:
     Args:
         group: Rows of the digits study; of each row the run with the lowest seed counts.
     """
-    kept = {runs: folder for runs in group.rows if (folder := _kept(runs)) is not None}
-    problem = find_study(STUDY).problem
-    layers = describe(problem.make_network())
-    if group.study != STUDY or not kept or layers is None:
+    if group.study != STUDY:
         return None
+    kept = {runs: folder for runs in group.rows if (folder := _kept(runs)) is not None}
+    if not kept:
+        return None
+    problem = find_study(STUDY).restored(group.records[0].config).problem
     assert isinstance(problem, ImageProblem)
-    data = problem.load(None)
+    with torch.random.fork_rng(devices=[]):
+        layers = describe(problem.make_network())
+    data = problem.on_split(problem.load(None))
     styles = drawing.styles(group.rows)
     return {
         "layers": layers,
@@ -60,7 +64,7 @@ def draws_of(group: Group) -> dict[str, Any] | None:
     }
 
 
-def kept_draws(folder: Any) -> tuple[bbh.Posterior[Any], Params]:
+def kept_draws(folder: Path) -> tuple[bbh.Posterior[Any], Params]:
     """The posterior that a run kept, and its draws as the page has them, rounded to half precision.
 
     Args:
@@ -73,12 +77,13 @@ def kept_draws(folder: Any) -> tuple[bbh.Posterior[Any], Params]:
     return posterior, {name: values.detach().half().float() for name, values in samples.items()}
 
 
-def _kept(runs: Runs) -> Any:
+def _kept(runs: Runs) -> Path | None:
+    """The folder of the row's run with the lowest seed, if it kept its posterior."""
     path = runs.first.path
     return path.parent if path is not None and (path.parent / POSTERIOR_NAME).exists() else None
 
 
-def _row(folder: Any, data: ImageData) -> dict[str, Any]:
+def _row(folder: Path, data: ImageData) -> dict[str, Any]:
     posterior, draws = kept_draws(folder)
     names = [name for name, _ in posterior.network.named_parameters()]
     flat = torch.cat([draws[name].flatten(1) for name in names], dim=1)

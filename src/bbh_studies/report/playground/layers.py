@@ -5,20 +5,21 @@ from typing import Any
 from torch import nn
 
 
-def describe(network: nn.Module) -> list[dict[str, Any]] | None:
-    """The layers in their order, each with the number of its weights; None if one is not known.
+def describe(network: nn.Module) -> list[dict[str, Any]]:
+    """The layers in their order, each with the number of its weights.
 
     >>> describe(nn.Sequential(nn.Linear(2, 3), nn.ReLU()))
     [{'kind': 'dense', 'weights': 9, 'inputs': 2, 'outputs': 3}, {'kind': 'relu', 'weights': 0}]
-    >>> describe(nn.Sequential(nn.Tanh())) is None
-    True
+
+    Raises:
+        ValueError: There is a layer that ``network.js`` does not know.
     """
-    layers = [_layer(module) for module in network.children()]
-    known = [layer for layer in layers if layer is not None]
-    return None if len(known) < len(layers) else [one for one in known if one["kind"] != "flatten"]
+    # Flattening changes no number, and values lie in its order already.
+    modules = [one for one in network.children() if not isinstance(one, nn.Flatten)]
+    return [_layer(module) for module in modules]
 
 
-def _layer(module: nn.Module) -> dict[str, Any] | None:
+def _layer(module: nn.Module) -> dict[str, Any]:
     weights = sum(one.numel() for one in module.parameters())
     match module:
         case nn.Conv2d(kernel_size=(size, _)) if _is_plain(module):
@@ -36,10 +37,8 @@ def _layer(module: nn.Module) -> dict[str, Any] | None:
             return {"kind": "pooling", "weights": 0, "size": module.kernel_size}
         case nn.ReLU():
             return {"kind": "relu", "weights": 0}
-        case nn.Flatten():  # values lie in this order already
-            return {"kind": "flatten", "weights": 0}
         case _:
-            return None
+            raise ValueError(f"a page cannot compute {module}: network.js has no such layer.")
 
 
 def _is_plain(layer: nn.Conv2d) -> bool:
