@@ -1,6 +1,7 @@
 """Draws docs/assets: the idea from a posterior trained here and now, all else from records."""
 
 import base64
+import json
 import re
 from itertools import pairwise
 from pathlib import Path
@@ -20,6 +21,7 @@ from bbh_studies.record import FILE_NAME, Record
 from bbh_studies.report.attack_figures import panels
 from bbh_studies.report.collect import collect
 from bbh_studies.report.drawing import svg_uri
+from bbh_studies.report.playground.noise import FILE, bands_of
 from bbh_studies.report.toy_figures import draw_functions, with_functions
 
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#777777"  # Okabe and Ito's colour-blind-safe set
@@ -36,6 +38,7 @@ def main() -> None:
     toy()
     outliers()
     plots()
+    noise_bands()
     idea()
 
 
@@ -54,6 +57,12 @@ def plots() -> None:
     for name, figure in figures.items():
         path = ASSETS / f"plots-{name.replace('_', '-')}.svg"
         figure.savefig(path, metadata={"Date": None})
+
+
+def noise_bands() -> None:
+    """Not a picture but its numbers: what the slider of a report's playground shows."""
+    bands = bands_of(collect([Path(__file__).parents[1] / "results"]))
+    FILE.write_text(json.dumps(bands, separators=(",", ":")) + "\n", encoding="utf-8")
 
 
 def idea() -> None:

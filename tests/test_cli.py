@@ -1,14 +1,17 @@
 """The command line: through Typer's runner, and once as a true process."""
 
 import json
+import re
 import shlex
+import signal
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 from typer.testing import CliRunner
 
-from bbh_studies.cli import app, console
+from bbh_studies.cli import app, console, entry_point
 from bbh_studies.datasets.sources import NOTMNIST, Source
 from bbh_studies.problems.images.train_and_measure import ShuffledBatches
 from bbh_studies.problems.study import Study
@@ -16,6 +19,7 @@ from bbh_studies.record import Record, RecordError
 from bbh_studies.run import train
 from bbh_studies.settings.words import ConfigError
 from bbh_studies.studies import STUDIES, find_study
+from studies.report_records import make_record
 from terminal import unwrapped
 
 runner = CliRunner()
@@ -26,6 +30,20 @@ MAP = ("run", "digits", "--method", "map", "--device", "cpu")
 def command(*arguments: object) -> subprocess.CompletedProcess[str]:
     words = [sys.executable, "-m", "bbh_studies", *map(str, arguments)]
     return subprocess.run(words, capture_output=True, text=True)
+
+
+@pytest.fixture
+def ended(capsys):
+    """Runs a command as a process would, and returns its exit code and what it said of errors."""
+    before = signal.getsignal(signal.SIGTERM)
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as stopped:
+            entry_point(partial(app, arguments))
+        return stopped.value.code, capsys.readouterr().err
+
+    yield run
+    signal.signal(signal.SIGTERM, before)
 
 
 def test_version_and_help():
@@ -42,6 +60,13 @@ def test_help_of_every_command_has_an_example(words):
     shown = unwrapped(runner.invoke(app, [*words.split(), "--help"]).output)
     assert "Example" in shown
     assert f"bbh {words}" in shown
+
+
+@pytest.mark.parametrize("words", ["", "run", "demo", "inspect", "report", "bench", "data check"])
+def test_help_speaks_no_python(words):
+    shown = runner.invoke(app, [*words.split(), "--help"], env={"COLUMNS": "100"}).output
+    assert "Show this message" in shown
+    assert not re.search(r"<|list\[|\b(Path|int|str|bool|None)\b", shown)
 
 
 def test_help_tells_the_exit_codes():
@@ -78,19 +103,46 @@ def test_a_run_writes_a_record_that_can_be_read_again(tmp_path):
     histograms = ("entropy_auc", "outlier_entropy_auc")
     for name in histograms:
         assert record.metrics[f"{name}_histogram"] == pytest.approx(record.metrics[name], abs=0.02)
-    # Finished runs are kept when resuming: the same file, unread by training.
-    before = (folder / "record.json").stat().st_mtime_ns
-    kept = runner.invoke(app, [*arguments, "--resume"])
-    assert kept.exit_code == 0
-    assert "was there" in kept.output
-    assert (folder / "record.json").stat().st_mtime_ns == before
-    # But not if they are other ones.
-    other = runner.invoke(app, [*arguments, "--resume", "--set", "bayesian=0,3"])
-    assert other.exit_code == 1
-    assert "bayesian=, not 0,3" in str(other.exception)
 
 
-def test_an_interrupted_run_goes_on_with_the_command_it_prints(tmp_path, monkeypatch):
+def test_finished_runs_are_kept_unless_forced(tmp_path, ended):
+    arguments = [*MAP, "--epochs", "1", "--out", str(tmp_path)]
+    assert runner.invoke(app, arguments).exit_code == 0
+    path = tmp_path / "digits" / "corrected" / "map-0" / "record.json"
+    before = path.stat().st_mtime_ns
+    # The missing seed is trained; the other is the same file, with one process and with several.
+    more = runner.invoke(app, [*arguments, "--seed", "0", "--seed", "1"])
+    assert more.exit_code == 0, more.output
+    assert "digits 1/2 MAP, seed 0: err" in more.output
+    assert more.output.count("was there") == 1
+    assert "1 of 2 runs were finished before" in unwrapped(more.output)
+    for option in (("--resume",), ("--jobs", "2")):
+        kept = runner.invoke(app, [*arguments, "--seed", "0", "--seed", "1", *option])
+        assert kept.exit_code == 0, kept.output
+        assert kept.output.count("was there") == 2
+        assert "2 of 2 runs were finished before" in unwrapped(kept.output)
+    assert path.stat().st_mtime_ns == before
+    dry = unwrapped(runner.invoke(app, [*arguments, "--dry-run"]).output)
+    assert "(finished)" in dry
+    # Runs with other settings are neither kept nor replaced.
+    for option in ((), ("--resume",), ("--jobs", "2")):
+        code, said = ended(*arguments, *option, "--set", "bayesian=0,3")
+        assert code == 2
+        assert "bayesian=, not 0,3" in said
+        assert "--force" in said
+    assert path.stat().st_mtime_ns == before
+    forced = runner.invoke(app, [*arguments, "--force", "--set", "bayesian=0,2"])
+    assert forced.exit_code == 0, forced.output
+    assert Record.read(path).config["bayesian"] == ["0", "2"]
+
+
+def test_force_and_resume_contradict_each_other(tmp_path, ended):
+    code, said = ended(*MAP, "--out", str(tmp_path), "--force", "--resume")
+    assert code == 2
+    assert "choose one" in said
+
+
+def test_an_interrupted_run_goes_on_with_the_command_it_prints(tmp_path, monkeypatch, ended):
     arguments = [*MAP, "--epochs", "3", "--set", "prior_scale=2"]
     whole = runner.invoke(app, [*arguments, "--out", str(tmp_path / "whole")])
     assert whole.exit_code == 0, whole.output
@@ -117,11 +169,16 @@ def test_an_interrupted_run_goes_on_with_the_command_it_prints(tmp_path, monkeyp
 
     # Not with other settings, which the record would then claim.
     for other in ("learning_rate=0.05", "prior_scale=3", "batch_size=50", "epochs=4"):
-        refused = runner.invoke(app, [*again, "--set", other])
-        assert refused.exit_code == 1
+        code, said = ended(*again, "--set", other)
+        assert code == 2
         name, _, value = other.partition("=")
-        assert f"is of a run with {name}=" in str(refused.exception)
-        assert f", not {value}. Choose another --out" in str(refused.exception)
+        assert f"is of a run with {name}=" in said
+        assert f", not {value}. Choose another --out" in said
+    # And it is not lost by forgetting to resume it.
+    code, said = ended(*again[:-1])
+    assert code == 2
+    assert "is of an interrupted run: --resume goes on with it, --force starts it anew" in said
+    assert (folder / "checkpoint.pt").exists()
 
     resumed = runner.invoke(app, again)
     assert resumed.exit_code == 0, resumed.output
@@ -149,14 +206,15 @@ def test_a_run_that_diverges_does_not_stop_the_others(tmp_path):
 
 
 def test_rerunning_leaves_no_record_that_looks_finished(tmp_path, monkeypatch):
-    arguments = [*MAP, "--epochs", "1", "--out", str(tmp_path)]
+    arguments = [*MAP, "--seed", "0", "--seed", "1", "--epochs", "1", "--out", str(tmp_path)]
     assert runner.invoke(app, arguments).exit_code == 0
 
     def interrupted(self):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(ShuffledBatches, "__iter__", interrupted)
-    assert runner.invoke(app, arguments).exit_code == 130
+    assert runner.invoke(app, [*arguments, "--force"]).exit_code == 130
+    # Neither of the one that was trained nor of the one whose turn had not come.
     assert not list(tmp_path.rglob("record.json"))
 
 
@@ -181,9 +239,15 @@ def test_a_dry_run_needs_no_data_and_leaves_no_trace(tmp_path, monkeypatch):
     ("arguments", "problem"),
     [
         (["run", "nothing"], "there is no study 'nothing'"),
+        (["run", "minst"], "(did you mean 'mnist'?)"),
         (["run", "digits", "--method", "best"], "digits has no 'best'"),
+        (["run", "digits", "--method", "BBH"], "(did you mean 'bbh'?)"),
         (["run", "digits", "--preset", "paper"], "no preset 'paper'"),
-        (["run", "digits", "--set", "epoch=3"], "key=value with one of"),
+        (["run", "digits", "--preset", "corected"], "(did you mean 'corrected'?)"),
+        (["run", "digits", "--set", "zz=3"], "--set zz=3: write key=value with one of"),
+        (["run", "digits", "--set", "epoch=3"], "(did you mean 'epochs'?)"),
+        (["run", "digits", "--set", "epochs"], "--set epochs: write key=value"),
+        (["run", "digits", "--method", "bbh", "--set", "generator=slice"], "mean 'sliced'?)"),
         (["run", "digits", "--set", "epochs=many"], "the value must be int"),
         (["run", "digits", "--set", "epochs=0"], "epochs=0: give a positive"),
         (["run", "digits", "--set", "batch_size=0"], "batch_size=0: give a positive"),
@@ -197,8 +261,6 @@ def test_a_dry_run_needs_no_data_and_leaves_no_trace(tmp_path, monkeypatch):
         (["run", "digits", "--set", "hidden=16,-2"], "hidden=-2: give a positive"),
         (["run", "toy", "--set", "steps_per_epoch=0"], "steps_per_epoch=0"),
         (["run", "digits", "--set", "batch_size=1098"], "batch_size=1098: there are fewer"),
-        (["run", "digits", "--out", "/proc/nowhere"], "cannot be written to: No such file"),
-        (["run", "digits", "--out", __file__], "cannot be written to: Not a directory"),
         (["run", "digits", "--set", "epochs=2"], "use --epochs, which shortens both"),
         (["run", "digits", "--method", "bbh", "--set", "generator=big"], "layerwise, sliced"),
         (["run", "digits", "--method", "map", "--set", "hidden=3,4"], "a setting of bbh, mixture."),
@@ -206,19 +268,46 @@ def test_a_dry_run_needs_no_data_and_leaves_no_trace(tmp_path, monkeypatch):
         (["run", "mnist", "--set", "attack_steps=3"], "mnist-attacks, cifar5-attacks."),
         (["run", "digits", "--set", "method=map"], "key=value with one of"),
         (["run", "digits", "--device", "abacus"], "choose one of auto, cpu, cuda"),
-        (["run", "mnist", "--data", "/nowhere"], "does not exist"),
         (["data", "check", "letters"], "there is no data set 'letters'"),
+        (["data", "fetch", "notmnits"], "(did you mean 'notmnist'?)"),
+        (["bench", "cp"], "(did you mean 'cpu'?)"),
     ],
 )
-def test_errors_are_one_line_with_the_remedy(arguments, problem):
+def test_wrong_usage_is_one_line_with_the_remedy(arguments, problem, ended):
+    code, said = ended(*arguments)
+    assert code == 2
+    assert said.startswith("bbh: ")
+    assert problem in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["run", "digits", "--out", "/proc/nowhere"], "cannot be written to: No such file"),
+        (["run", "digits", "--out", __file__], "cannot be written to: Not a directory"),
+        (["run", "mnist", "--data", "/nowhere"], "does not exist"),
+    ],
+)
+def test_other_errors_are_one_line_too(arguments, problem, ended):
+    code, said = ended(*arguments)
+    assert code == 1
+    assert problem in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"), [(["rnu"], "'run'"), (["run", "toy", "--metod", "map"], "--method")]
+)
+def test_unknown_commands_and_options_are_usage_errors(arguments, hint):
     result = runner.invoke(app, arguments)
-    assert result.exit_code == 1
-    assert problem in str(result.exception)
+    assert result.exit_code == 2
+    assert hint in unwrapped(result.output)
 
 
 def test_a_true_process_reports_errors_on_one_line():
     done = command("run", "digits", "--set", "epochs")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.startswith("bbh: --set epochs")
     assert done.stderr.count("\n") == 1
@@ -339,7 +428,16 @@ def test_the_demo_compares_all_six_methods_and_reports(tmp_path):
     assert "Bayes by Hypernet is behind in:" in said
     page = tmp_path / "report.html"
     assert result.output.splitlines()[-1] == f"Report: {page}"
-    assert page.exists()
+    assert "bbhPlayground" in page.read_text(encoding="utf-8")
+    assert page.stat().st_size < 6e6
+
+
+def test_the_demo_looks_at_both_studies_before_it_trains(tmp_path, ended):
+    make_record("bbh", study="digits").write(tmp_path / "digits" / "corrected" / "bbh-0")
+    code, said = ended("demo", "--epochs", "1", "--out", str(tmp_path))
+    assert code == 2
+    assert "is of a run with epochs=40, not 1" in said
+    assert not (tmp_path / "toy").exists()
 
 
 def test_fetching_names_the_files_it_got(monkeypatch):

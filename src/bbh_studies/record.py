@@ -13,13 +13,12 @@ import torch
 
 from bbh.files import DamagedFileError, atomic_path, read_json, sha256, write_json
 from bbh.version import __version__
-from bbh_studies.run.run import Run
+from bbh_studies.run.run import FILE_NAME, Run
 
 SCHEMA = 1
 _PACKAGE = Path(__file__).parents[1]
 # More memory than the driver context of one process takes: if others use more, the card is shared.
 _CONTEXT_BYTES = 1.5e9
-FILE_NAME = "record.json"
 ARRAYS_NAME = "arrays.npz"
 
 

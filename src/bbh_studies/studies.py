@@ -9,7 +9,7 @@ from bbh_studies.problems.study import Study
 from bbh_studies.problems.toy import study as toy
 from bbh_studies.problems.uci import study as uci
 from bbh_studies.settings.methods import METHOD_TITLES
-from bbh_studies.settings.words import ConfigError
+from bbh_studies.settings.words import unknown
 
 STUDIES: dict[str, Study] = {
     study.name: study
@@ -42,5 +42,5 @@ def row_title(study: str, row: str) -> str:
 def find_study(name: str) -> Study:
     """A study by its name."""
     if name not in STUDIES:
-        raise ConfigError(f"there is no study {name!r}: choose one of {', '.join(STUDIES)}.")
+        raise unknown(f"there is no study {name!r}", name, STUDIES)
     return STUDIES[name]

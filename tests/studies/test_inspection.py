@@ -51,7 +51,7 @@ def test_a_run_keeps_its_posterior_for_a_look_later(tmp_path):
     assert (found["tensor"], found["diversity"]) == ("8.weight", None)
 
     # Replaced by a run that was not asked to, nothing stays that would be of another posterior.
-    assert runner.invoke(app, [*BBB, "--out", str(tmp_path)]).exit_code == 0
+    assert runner.invoke(app, [*BBB, "--force", "--out", str(tmp_path)]).exit_code == 0
     assert files(folder) == ["arrays.npz", "record.json"]
 
 
@@ -93,9 +93,10 @@ def test_a_finished_run_cannot_give_what_it_did_not_keep(tmp_path):
         ("--keep-posterior", "kept no posterior"),
         ("--inspect", "not inspected"),
     ):
-        result = runner.invoke(app, [*BBB, "--resume", flag, "--out", str(tmp_path)])
-        assert result.exit_code != 0
-        assert problem in str(result.exception)
+        for option in ((), ("--resume",)):
+            result = runner.invoke(app, [*BBB, *option, flag, "--out", str(tmp_path)])
+            assert result.exit_code != 0
+            assert problem in str(result.exception)
 
 
 @pytest.mark.slow

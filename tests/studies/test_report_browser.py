@@ -40,10 +40,28 @@ def test_page(opened, report):
     assert broken == 0
     assert page.evaluate("document.images.length") > 50
     missing = page.evaluate(
-        "[...document.querySelectorAll('a[href]')].filter(one => "
+        "[...document.querySelectorAll('a[href^=\"#\"]')].filter(one => "
         "!document.querySelector(one.getAttribute('href'))).length"
     )
     assert missing == 0
+    outside = page.evaluate(
+        "[...document.querySelectorAll('a:not([href^=\"#\"])')].map(one => one.href)"
+    )
+    assert outside == ["https://arxiv.org/abs/1711.01297"]
+
+
+@pytest.mark.parametrize("opened", [(390, "light")], indirect=True)
+def test_wide_tables_say_that_they_scroll(opened):
+    page, _, _ = opened
+    table = page.locator("#mnist-corrected .scroll").first
+    hint = table.locator(".more")
+    assert table.evaluate("one => one.scrollWidth > one.clientWidth")
+    assert "gradient" in table.evaluate("one => getComputedStyle(one).backgroundImage")
+    if not page.evaluate("CSS.supports('container-type: scroll-state')"):
+        return  # an older browser shows the shade only
+    assert hint.is_visible()
+    table.evaluate("one => one.scrollTo(one.scrollWidth, 0)")
+    hint.wait_for(state="hidden")
 
 
 @pytest.mark.parametrize("opened", [(1280, "light")], indirect=True)

@@ -38,12 +38,32 @@ def test_page_is_self_contained(report):
     text = report.read_text(encoding="utf-8")
     page = Page(text)
     assert all(address.startswith("data:") for address in page.addresses)
-    assert all(link.startswith("#") and link[1:] in page.ids for link in page.links)
+    outside = [link for link in page.links if not link.startswith("#")]
+    assert outside == ["https://arxiv.org/abs/1711.01297"]
+    assert all(link[1:] in page.ids for link in page.links if link not in outside)
     assert len(page.ids) == len(set(page.ids))
     assert not {"script", "iframe", "object"} & set(page.tags)
     assert "url(" not in text
     assert "@import" not in text
     assert report.stat().st_size < 5e6
+
+
+def test_the_legend_explains_what_occurs(report, tmp_path):
+    def legend(page):
+        text = page.read_text(encoding="utf-8")
+        return text[text.index('id="reading"') :].partition("</section>")[0]
+
+    everything = ("▲", "▼", "≈", "?", "Within noise", "Bold")
+    assert [sign for sign in everything if sign not in legend(report)] == []
+    # Digits have no published numbers, and a single row has no best one.
+    make_record("map", study="digits").write(tmp_path / "digits")
+    alone = legend(write_report([tmp_path / "digits"], tmp_path / "digits.html"))
+    assert [sign for sign in (*everything, "attacks") if sign in alone] == []
+    # One seed on MNIST: a single mark.
+    make_record("map").write(tmp_path / "mnist")
+    single = legend(write_report([tmp_path / "mnist"], tmp_path / "mnist.html"))
+    assert "one seed, no noise estimate" in single
+    assert [sign for sign in ("▲", "▼", "≈", "Within noise") if sign in single] == []
 
 
 def test_markdown_twin_has_the_same_numbers(report):

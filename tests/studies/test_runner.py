@@ -134,6 +134,25 @@ class TestEstimates:
         assert "optimizer=rmsprop_tf" in text
 
 
+class TestNarrowTerminals:
+    @pytest.mark.parametrize("width", [80, 40, 24])
+    def test_tables_break_names_and_cut_none(self, width):
+        console = make_console(width=width)
+        console.print(results_table([make_record("mixture", 0, 0.5)], console))
+        text = shown(console)
+        cells = [line.split("│")[1].strip() for line in text.splitlines() if line.startswith("│")]
+        assert " ".join(cells) == "Bayes by Hypernet, mixture"
+        assert "…" not in text
+        assert max(map(len, text.splitlines())) <= width
+
+    def test_progress_breaks_names_and_cuts_none(self):
+        console = make_console(width=38, terminal=True)
+        with StudyProgress(plan("digits", variants=["mixture"]), console) as progress:
+            progress.begin()
+        assert "mixture" in shown(console)
+        assert "…" not in shown(console)
+
+
 class TestTimeLeft:
     def test_runs_cost_what_finished_ones_of_their_kind_did(self):
         left = TimeLeft([("map", 100), ("bbh", 100), ("map", 100), ("bbh", 100), ("mnf", 10)])

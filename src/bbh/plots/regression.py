@@ -96,7 +96,7 @@ def draw_bands(
     """Draws mean and bands over a sorted grid, the true curve and the data, without a legend."""
     kept = thin(np.arange(len(grid)))
     grid, mean, std = (np.asarray(one, dtype=float)[kept] for one in (grid, mean, std))
-    for width, alpha in ((1, 0.3), (2, 0.2), (3, 0.1)):
+    for width, alpha in ((1, 0.35), (2, 0.25), (3, 0.18)):
         band: dict[str, Any] = {"color": colour, "alpha": alpha, "linewidth": 0}
         axes.fill_between(grid, mean - width * std, mean + width * std, **band)
     axes.plot(grid, mean, color=colour)

@@ -146,7 +146,7 @@ def _predict_all(
     memory_limit: int,
     keep_draws: bool,
 ) -> tuple[P, Tensor, Tensor | None]:
-    """Predictions for all batches of a loader, their targets, and their weights if there are any."""
+    """Predictions for all batches of a loader, their targets, and their weights, if any."""
     _check_posterior(posterior)
     check_loader("loader", loader)
     targets: list[Tensor] = []

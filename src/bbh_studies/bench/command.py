@@ -17,6 +17,7 @@ from bbh_studies.bench.large import TINY, bench_large
 from bbh_studies.bench.problems import Sizes
 from bbh_studies.bench.scaling import TINY_AXES
 from bbh_studies.bench.settings import BENCHMARKS
+from bbh_studies.settings.words import ConfigError, unknown
 
 # Where a clone of the repository has its adapters.
 PEERS = Path("benchmarks/peers")
@@ -40,12 +41,12 @@ def bench(
         chosen: Further ``Settings``.
     """
     if where not in BENCHMARKS:
-        raise ValueError(f"bbh bench {where}: choose one of {', '.join(BENCHMARKS)}.")
+        raise unknown(f"bbh bench {where}", where, BENCHMARKS)
     settings = replace(BENCHMARKS[where], **chosen)
     if rounds is not None:
         settings = replace(settings, rounds=rounds)
     if settings.peers is not None and not settings.peers.is_dir():
-        raise ValueError(f"--peers {settings.peers}: there is no such folder.")
+        raise ConfigError(f"--peers {settings.peers}: there is no such folder.")
     extent, axes, card = Extent(), dict(Extent().axes), CardSizes()
     if quick:
         settings = replace(settings, rounds=1, predict_rounds=1, repeats=1, sizes=Sizes(20, 20, 5))

@@ -9,7 +9,7 @@ from bbh_studies.problems.problem import Problem, Runner
 from bbh_studies.settings.attack_settings import AttackSettings
 from bbh_studies.settings.config import Config
 from bbh_studies.settings.methods import METHOD_TITLES, METHODS
-from bbh_studies.settings.words import ConfigError, choose
+from bbh_studies.settings.words import choose, unknown
 
 _ATTACK_COLUMNS = (
     "PGD, FGSM, paper's: accuracy under the attack, mean over its sizes. AUROC: how well entropy "
@@ -66,16 +66,14 @@ class Study:
         names = self.preset_names
         chosen = names[0] if preset is None else preset
         if chosen not in self.presets:
-            raise ConfigError(
-                f"study {self.name} has no preset {chosen!r}: choose one of {', '.join(names)}."
-            )
+            raise unknown(f"study {self.name} has no preset {chosen!r}", chosen, names)
         return self.presets[chosen]
 
     def row(self, name: str, preset: str | None = None) -> Config:
         """The settings that one row starts from."""
         rows = self.rows(preset)
         if name not in rows:
-            raise ConfigError(f"{self.name} has no {name!r}: choose one of {', '.join(rows)}.")
+            raise unknown(f"{self.name} has no {name!r}", name, rows)
         return rows[name]
 
     def restored(self, stored: Mapping[str, Any]) -> Config:

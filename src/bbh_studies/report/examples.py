@@ -14,7 +14,7 @@ from bbh_studies.studies import STUDIES
 
 ClassName = Callable[[SupportsInt], str]
 _SHOWN = 12
-_STRIP = 11  # images under a curve: more would be too small on a phone
+_STRIP = 7  # images under a curve: more would be too small on a phone
 _NOTABLE = 0.15  # probability above which a class gets a line
 _SERIES = {
     "rotation_three": ("A three, rotated", "angles", "angle [degrees]"),
@@ -128,7 +128,7 @@ def _series(
     for index in shown:
         colour, dash = drawing.class_style(index)
         axes.plot(positions, median[:, index], color=colour, linestyle=dash)
-        band: dict[str, Any] = {"color": colour, "alpha": 0.18, "linewidth": 0}
+        band: dict[str, Any] = {"color": colour, "alpha": 0.22, "linewidth": 0}
         axes.fill_between(positions, low[:, index], high[:, index], **band)
         peak = int(median[:, index].argmax())
         if median[peak, index] < _NOTABLE:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from matplotlib.ticker import NullFormatter
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from bbh.plots import canvas
 from bbh.plots.canvas import Style
@@ -21,6 +21,8 @@ Drawn = tuple[Runs, Style, dict[str, np.ndarray]]
 _FEWEST = 10  # least images in a bin of the reliability diagram: fewer tell nothing
 # Curves are drawn on a logarithmic axis if they span more than this.
 _LOGARITHMIC_SPAN = 20.0
+# Logarithmic axes that span less have numbers between the powers of ten too.
+_MANY_POWERS = 1e4
 
 
 @dataclass(frozen=True)
@@ -156,8 +158,12 @@ def _training(group: Group, key: str) -> Picture | None:
     values = np.concatenate([y for _, _, y in found])
     if values.min() > 0 and values.max() / values.min() > _LOGARITHMIC_SPAN:
         axes.set_yscale("log")
-        axes.yaxis.set_minor_formatter(NullFormatter())  # they crowd the powers of ten
-        caption += " Logarithmic axis."
+        # Powers of ten alone would leave a short axis with a single number.
+        between = (1, 2, 5) if values.max() / values.min() < _MANY_POWERS else (1,)
+        axes.yaxis.set_major_locator(LogLocator(subs=between))
+        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+        axes.set_ylabel(f"{label}, logarithmic")
     canvas.legend_below(figure, axes)
     alt = f"{label} against epoch for {_names([runs for runs, _, _ in found])}."
     return Picture(drawing.svg_uri(figure), caption, alt)

@@ -72,11 +72,14 @@ def write_report(folders: Sequence[Path], out: Path) -> Path:
         RecordError: There is no record, or one cannot be read.
     """
     environment = _environment()
-    sections = [_section(one) for one in collect(folders)]
+    groups = collect(folders)
+    sections = [_section(one) for one in groups]
     context = _context(sections)
     markdown = environment.get_template("template.md.j2").render(context)
     page = environment.get_template("template.html.j2").render(
-        context, figures={section.anchor: _figures(section) for section in sections}
+        context,
+        figures={section.anchor: _figures(section) for section in sections},
+        play=_playground(groups),
     )
     for path, text in ((out.with_suffix(".md"), markdown), (out, page)):
         with atomic_path(path) as temporary:
@@ -142,15 +145,15 @@ def _section(group: Group) -> Section:
 
 
 def _context(sections: Sequence[Section]) -> dict[str, Any]:
-    used = {
-        column.name
-        for section in sections
-        for column in (*section.table.columns, *section.further.columns)
-    }
+    tables = [table for section in sections for table in (section.table, section.further)]
+    used = {column.name for table in tables for column in table.columns}
     return {
         "sections": sections,
         "metrics": [METRICS[name] for name in ordered(used & METRICS.keys(), METRICS)],
-        "marks": list(Mark),
+        "marks": [mark for mark in Mark if any(mark in table.marks for table in tables)],
+        "has_best": any(
+            cell.best for table in tables for row in table.rows for cell in row.cells if cell
+        ),
         "level": LEVEL,
         "num_records": sum(len(section.group.records) for section in sections),
         "version": __version__,
@@ -178,6 +181,13 @@ def _figures(section: Section) -> dict[str, Any]:
         "galleries": examples.galleries(section.group),
         "inspections": weight_figures.inspections(section.group),
     }
+
+
+def _playground(groups: Sequence[Group]) -> Any:
+    # Imported here for the same reason.
+    from bbh_studies.report.playground import playground
+
+    return playground(groups)
 
 
 def _environment() -> Any:

@@ -49,7 +49,8 @@ def draw_functions(
         truth=arrays.get("truth"),
         data=(arrays["train_x"], arrays["train_y"]) if data else None,
     )
-    axes.set_ylim(-limit, limit)
+    grid = arrays["grid"]
+    axes.set(ylim=(-limit, limit), xlim=(float(np.min(grid)), float(np.max(grid))))
 
 
 def _panel(runs: Runs, style: Style, arrays: dict[str, np.ndarray], preset: str) -> Picture:

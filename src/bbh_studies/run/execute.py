@@ -33,10 +33,17 @@ class Failure:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The results of a command: records of finished runs, and the runs that failed."""
+    """The results of a command.
+
+    Attributes:
+        records: Records of all finished runs.
+        failures: The runs that failed.
+        num_kept: How many of the records were there before.
+    """
 
     records: list[Record]
     failures: list[Failure]
+    num_kept: int = 0
 
 
 def execute(
@@ -45,31 +52,40 @@ def execute(
     data: Path | None = None,
     device: str = "auto",
     resume: bool = False,
+    force: bool = False,
     console: Console,
 ) -> Outcome:
     """Executes all runs; one that fails, for whatever reason, does not stop the others.
 
     Nobody else can write to the folders of these runs meanwhile.
+
+    Args:
+        runs: All runs of the command. Those that are finished are kept.
+        data: Folder with the data files; None for the user's folder or the cache.
+        device: auto, cpu or cuda.
+        resume: Go on with interrupted runs, which are refused otherwise.
+        force: Train finished and interrupted runs anew.
+        console: Shows progress.
     """
-    check_before(runs, device, resume)
-    outcome = Outcome([], [])
+    check_before(runs, device, resume=resume, force=force)
+    records: list[Record] = []
+    failures: list[Failure] = []
+    kept = 0
     with ExitStack() as locks:
         for run in runs:
             locks.enter_context(FolderLock(run.folder))
+        for run in runs if force else ():
+            # All at once: what an interruption leaves must not look finished.
+            run.discard()
         train = runs[0].study.runner(data)
         progress = locks.enter_context(StudyProgress(runs, console))
         for run in runs:
             progress.begin()
             started = time.monotonic()
-            path = run.folder / FILE_NAME
-            finished = resume and path.exists()
-            if not resume:
-                # An interruption from here on must leave nothing that looks finished.
-                run.forget()
-                path.unlink(missing_ok=True)
+            finished = run.is_finished
             try:
                 record = (
-                    Record.read(path)
+                    Record.read(run.folder / FILE_NAME)
                     if finished
                     else train(run, device=device, resume=resume, progress=progress)
                 )
@@ -77,11 +93,12 @@ def execute(
                 reason = str(error).split(". ")[0] or type(error).__name__
                 if not isinstance(error, _EXPECTED):
                     logger.exception("%s", run.title)
-                outcome.failures.append(Failure(run, reason))
+                failures.append(Failure(run, reason))
                 progress.end(f"failed, {reason}", trained=False)
                 continue
             run.forget()
-            outcome.records.append(record)
+            records.append(record)
+            kept += finished
             state = "was there" if finished else duration(time.monotonic() - started)
             progress.end(f"{headline(record)} ({state})", trained=not finished)
-    return outcome
+    return Outcome(records, failures, kept)

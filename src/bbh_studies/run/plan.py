@@ -12,7 +12,7 @@ from bbh_studies.run.leftovers import INSPECTION_NAME, POSTERIOR_NAME
 from bbh_studies.run.run import Run
 from bbh_studies.settings.config import Config, differences
 from bbh_studies.settings.methods import METHODS
-from bbh_studies.settings.words import ConfigError
+from bbh_studies.settings.words import ConfigError, nearest, unknown
 from bbh_studies.studies import STUDIES, find_study
 
 DEVICES = ("auto", "cpu", "cuda")
@@ -71,22 +71,31 @@ def plan(
     return runs
 
 
-def check_before(runs: Sequence[Run], device: str, resume: bool) -> None:
-    """Raises if the device does not exist, or if a run to resume differs from what is asked for.
+def check_before(
+    runs: Sequence[Run], device: str, *, resume: bool = False, force: bool = False
+) -> None:
+    """Raises if the device does not exist, or if what is there of a run is not what is asked for.
 
-    It is called before the first run starts.
+    It is called before the first run starts. Finished runs are kept if they have the same settings,
+    and interrupted ones go on or are refused; with ``force`` both are replaced.
     """
+    if resume and force:
+        raise ConfigError("--resume goes on with runs and --force starts them anew: choose one.")
     if device not in DEVICES:
-        raise ConfigError(f"--device {device}: choose one of {', '.join(DEVICES)}.")
+        raise unknown(f"--device {device}", device, DEVICES)
     if device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("--device cuda: PyTorch finds no such device here. Use --device cpu.")
-    if resume:
-        for run in runs:
-            if (run.folder / FILE_NAME).exists():
-                _check_same_settings(run)
-                _check_nothing_missing(run)
-            elif run.checkpoint.exists():
-                _check_same_training(run)
+    for run in () if force else runs:
+        if run.is_finished:
+            _check_same_settings(run)
+            _check_nothing_missing(run)
+        elif run.is_interrupted and not resume:
+            raise ConfigError(
+                f"{run.folder} is of an interrupted run: --resume goes on with it, --force starts "
+                "it anew."
+            )
+        elif run.checkpoint.exists():
+            _check_same_training(run)
 
 
 def _of_parts(study: Study, settings: Sequence[str]) -> list[list[str]]:
@@ -107,7 +116,10 @@ def _configured(config: Config, epochs: int | None, settings: Sequence[str]) -> 
         config = replace(config, training=config.training.with_epochs(epochs))
     known = config.names
     config = config.with_words(one for one in settings if one.partition("=")[0] in known)
-    config.check()
+    try:
+        config.check()
+    except ValueError as error:  # a number that the library refuses
+        raise ConfigError(str(error)) from error
     return config
 
 
@@ -123,7 +135,8 @@ def _check_settings(settings: Sequence[str], study: Study, rows: Rows) -> None:
                 f"setting of {', '.join(owners)}."
             )
         known = sorted({one for config in rows.values() for one in config.names})
-        raise ConfigError(f"--set {setting}: write key=value with one of {', '.join(known)}.")
+        hint = "" if name in known else nearest(name, known)
+        raise ConfigError(f"--set {setting}{hint}: write key=value with one of {', '.join(known)}.")
 
 
 def _owners(name: str) -> list[str]:
@@ -145,8 +158,8 @@ def _check_same_settings(run: Run) -> None:
         return  # a damaged record is a failure of its own run only
     for name, (before, now) in differences(then.flat, run.config.flat).items():
         raise ConfigError(
-            f"{path} is of a run with {name}={before}, not {now}. Choose another --out, or leave "
-            "out --resume to replace it."
+            f"{path} is of a run with {name}={before}, not {now}. Choose another --out, or "
+            "replace it with --force."
         )
 
 
@@ -163,8 +176,8 @@ def _check_same_training(run: Run) -> None:
     now = {f"settings.{name}": value for name, value in run.config.trained_with.items()}
     for difference in what_differs(made_with, now):
         raise ConfigError(
-            f"{run.checkpoint} is of a run with {difference}. Choose another --out, or leave out "
-            "--resume to start anew."
+            f"{run.checkpoint} is of a run with {difference}. Choose another --out, or start anew "
+            "with --force."
         )
 
 
@@ -172,11 +185,11 @@ def _check_nothing_missing(run: Run) -> None:
     """Raises if a finished run lacks a posterior or inspection that is now asked for."""
     if run.keep_posterior and not (run.folder / POSTERIOR_NAME).exists():
         raise ConfigError(
-            f"{run.folder} is finished and kept no posterior: leave out --resume to train it again."
+            f"{run.folder} is finished and kept no posterior: --force trains it again."
         )
     looked_at = (run.folder / INSPECTION_NAME).exists()
     if run.inspect and run.config.method.can_be_inspected and not looked_at:
         raise ConfigError(
-            f"{run.folder} is finished and was not inspected: leave out --resume to train it "
-            "again, or use `bbh inspect` if it kept its posterior."
+            f"{run.folder} is finished and was not inspected: --force trains it again; if it kept "
+            "its posterior, use `bbh inspect`."
         )

@@ -27,6 +27,8 @@ def execute_in_processes(
     command: Callable[[Run], Sequence[str]],
     jobs: int,
     console: Console,
+    *,
+    force: bool = False,
 ) -> Outcome:
     """Executes all runs, ``jobs`` at a time; one that fails does not stop the others.
 
@@ -37,27 +39,33 @@ def execute_in_processes(
         command: Returns the arguments of ``bbh`` that make one of the runs.
         jobs: Processes at a time.
         console: Gets one line for every run that ends.
+        force: Train finished and interrupted runs anew; else finished ones are kept.
     """
     ended: dict[Run, Record | Failure] = {}
+
+    def end(run: Run, result: Record | Failure, more: str) -> None:
+        ended[run] = result
+        line = f"{run.study.name} {len(ended)}/{len(runs)} {run.title}: {_words(result)}{more}"
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
     begun = time.monotonic()
     children = Children()
     with ExitStack() as locks, ThreadPoolExecutor(jobs) as pool:
         held = {run: locks.enter_context(FolderLock(run.folder)) for run in runs}
+        for run in runs if force else ():
+            run.discard()
+        kept = [run for run in runs if run.is_finished]
+        for run in kept:
+            end(run, _read(run), " (was there)")
         waiting = {
-            pool.submit(_run, run, command(run), jobs, held[run], children): run for run in runs
+            pool.submit(_run, run, command(run), jobs, held[run], children): run
+            for run in runs
+            if run not in kept
         }
         try:
-            for future in as_completed(waiting):
-                run = waiting[future]
-                ended[run] = future.result()
-                console.print(
-                    f"{run.study.name} {len(ended)}/{len(runs)} {run.title}: "
-                    + _words(ended[run])
-                    + _time_left(time.monotonic() - begun, len(ended), len(runs)),
-                    highlight=False,
-                    markup=False,
-                    soft_wrap=True,
-                )
+            for done, future in enumerate(as_completed(waiting), 1):
+                left = _time_left(time.monotonic() - begun, done, len(waiting))
+                end(waiting[future], future.result(), left)
         except KeyboardInterrupt:
             pool.shutdown(wait=False, cancel_futures=True)
             children.stop()
@@ -66,6 +74,7 @@ def execute_in_processes(
     return Outcome(
         [one for one in results if isinstance(one, Record)],
         [one for one in results if isinstance(one, Failure)],
+        sum(isinstance(ended[run], Record) for run in kept),
     )
 
 
@@ -128,11 +137,18 @@ def _run(
             )
             lock.take()
         if code == 0:
-            return Record.read(run.folder / FILE_NAME)
+            return _read(run)
     except (OSError, ValueError) as error:
         return Failure(run, str(error))
     lines = log.read_text().strip().splitlines()
     return Failure(run, f"{lines[-1] if lines else 'without a word'} (see {log})")
+
+
+def _read(run: Run) -> Record | Failure:
+    try:
+        return Record.read(run.folder / FILE_NAME)
+    except (OSError, ValueError) as error:
+        return Failure(run, str(error))
 
 
 def _words(result: Record | Failure) -> str:

@@ -6,6 +6,9 @@ from pathlib import Path
 from bbh_studies.problems.study import Study
 from bbh_studies.settings.config import Config
 
+# The record, in the folder of its run.
+FILE_NAME = "record.json"
+
 
 @dataclass(frozen=True)
 class Run:
@@ -59,7 +62,22 @@ class Run:
             return 0
         return self.config.problem.count_steps(self.config.training.batch_size)
 
+    @property
+    def is_finished(self) -> bool:
+        """Whether there is a record of it."""
+        return (self.folder / FILE_NAME).exists()
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether it can go on from a checkpoint."""
+        return not self.is_finished and (self.checkpoint.exists() or self.warm_start.exists())
+
     def forget(self) -> None:
         """Deletes the checkpoints."""
         for path in (self.checkpoint, self.warm_start):
             path.unlink(missing_ok=True)
+
+    def discard(self) -> None:
+        """Deletes checkpoints and record, so that nothing looks finished."""
+        self.forget()
+        (self.folder / FILE_NAME).unlink(missing_ok=True)

@@ -47,5 +47,6 @@ def _facts(runs: Sequence[Run]) -> Table:
     for one in runs:
         kept = kept_folder(one)
         beside = "" if kept is None else f", with the posterior of {kept} (if of the same data)"
-        table.add_row(f"  seed {one.seed}", f"{one.folder}{beside}")
+        state = " (finished)" if one.is_finished else " (interrupted)" * one.is_interrupted
+        table.add_row(f"  seed {one.seed}", f"{one.folder}{state}{beside}")
     return table

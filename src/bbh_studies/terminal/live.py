@@ -51,7 +51,8 @@ class StudyProgress:
         self._first: tuple[float, int] | None = None
         self._done = 0
         self._bars = Progress(
-            TextColumn("{task.description}"),
+            # A name that is too long for the terminal goes on in the next line.
+            TextColumn("{task.description}", table_column=Column(overflow="fold")),
             BarColumn(bar_width=12),
             TextColumn("{task.fields[state]}"),
             # Takes the width that the other columns leave: in a narrow terminal only it is cut.

@@ -86,7 +86,8 @@ def _table(records: Sequence[Record], columns: Sequence[Metric]) -> Table:
     seeds = len({record.seed for record in records})
     heading = ", ".join([first.study, *_part(first), f"preset {first.preset}"])
     table = Table(title=heading + (f", mean ± standard deviation of {seeds} seeds" * (seeds > 1)))
-    table.add_column("method" if first.variant == first.method else "variant", no_wrap=True)
+    # Names may break: where there is room for one number only, they would be cut otherwise.
+    table.add_column("method" if first.variant == first.method else "variant", overflow="fold")
     for column in columns:
         title = f"{column.short or column.title}{_percent(column)}"
         table.add_column(title, justify="right", no_wrap=True)
