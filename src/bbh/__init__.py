@@ -22,6 +22,7 @@ from bbh import (
     metrics,
     priors,
 )
+from bbh.adapters.export import export
 from bbh.annealing import Cosine, Linear
 from bbh.execution import Loop, Vmap
 from bbh.noise import GaussianNoise
@@ -63,6 +64,7 @@ __all__ = [
     "cached_features",
     "divergences",
     "evaluate",
+    "export",
     "fit",
     "free_energy",
     "generators",
