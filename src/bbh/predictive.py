@@ -1,11 +1,14 @@
 """Predictive distributions for new inputs: mixtures over weight draws, and their uncertainty."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+
+Kind = TypeVar("Kind", bound="Predictive")
 
 # Bisection steps in a quantile search: 2⁻⁶⁰ is below the resolution of float64.
 _HALVINGS = 60
@@ -20,8 +23,35 @@ class Predictive:
         num_samples: S, the number of weight draws in the average.
     """
 
+    # Attributes with the draws on the first axis and the examples on the second.
+    per_draw: ClassVar[tuple[str, ...]] = ()
+
     mean: Float[Tensor, " B *event"]
     num_samples: int
+
+    @staticmethod
+    def joined(parts: Sequence[Kind]) -> Kind:
+        """The predictions for several batches, made with the same draws, as one.
+
+        >>> first, second = (Predictive(torch.zeros(number, 1), 10) for number in (2, 3))
+        >>> Predictive.joined([first, second]).mean.shape
+        torch.Size([5, 1])
+        """
+        if len({part.num_samples for part in parts}) != 1:
+            raise ValueError("join one or more predictions that have the same number of draws.")
+        kind, values = type(parts[0]), dict[str, Any]()
+        for field in fields(kind):
+            each = [getattr(part, field.name) for part in parts]
+            values[field.name] = each[0]
+            if isinstance(each[0], Tensor):
+                values[field.name] = torch.cat(each, 1 if field.name in kind.per_draw else 0)
+        return kind(**values)
+
+    def to(self: Kind, device: torch.device | str) -> Kind:
+        """The same distribution on another device."""
+        values: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(self)}
+        moved = {n: v.to(device) for n, v in values.items() if isinstance(v, Tensor)}
+        return replace(self, **moved)
 
     def __repr__(self) -> str:
         shape = list(self.mean.shape)
@@ -47,6 +77,8 @@ class ClassPredictive(Predictive):
         labels: The predicted class.
         draws: Probabilities of every single draw [S, B, …], with ``keep_draws=True``.
     """
+
+    per_draw: ClassVar[tuple[str, ...]] = ("draws",)
 
     entropy: Float[Tensor, " B *outputs"]
     expected_entropy: Float[Tensor, " B *outputs"]
@@ -74,6 +106,8 @@ class RegressionPredictive(Predictive):
         locs: Mean of every draw [S, B, …].
         scales: Observation noise (standard deviation) of every draw [S, B, …].
     """
+
+    per_draw: ClassVar[tuple[str, ...]] = ("locs", "scales")
 
     locs: Float[Tensor, "S B *event"]
     scales: Float[Tensor, "S B *event"]
