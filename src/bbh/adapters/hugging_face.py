@@ -27,7 +27,8 @@ try:
     from transformers import Trainer, TrainerCallback
 except ImportError as error:
     raise ImportError(
-        "transformers is not installed: pip install 'bayes-by-hypernet[huggingface]'."
+        "transformers and accelerate are not installed: "
+        "pip install 'bayes-by-hypernet[huggingface]'."
     ) from error
 
 
