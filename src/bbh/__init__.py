@@ -22,7 +22,7 @@ from bbh import (
     metrics,
     priors,
 )
-from bbh.adapters.export import export
+from bbh.adapters.exporting import export
 from bbh.annealing import Cosine, Linear
 from bbh.execution import Loop, Vmap
 from bbh.noise import GaussianNoise

@@ -164,6 +164,15 @@ def test_draws_too_large_to_keep_are_the_same_too(tmp_path, monkeypatch):
     test_predictions_share_their_draws(tmp_path)
 
 
+def test_no_warning_before_there_are_inputs_for_batch_norm(tmp_path, caplog):
+    """Lightning validates before training, and here also in the middle of the first epoch."""
+    posterior = METHODS["bayes_by_backprop"](BatchNormNet2(), Categorical())
+    run = trainer(tmp_path, max_epochs=1, val_check_interval=0.5, callbacks=UncertaintyCallback())
+    run.fit(LightningPosterior(posterior), loader(80, 20), loader())
+    assert [one for one in caplog.records if one.name == "bbh"] == []
+    assert "val_nll" in run.callback_metrics
+
+
 def test_targets_in_their_own_units(tmp_path):
     inputs = torch.randn(40, 3)
     targets = 1000 + 50 * inputs.sum(1, keepdim=True)

@@ -8,7 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from bbh.adapters.averaged import AveragedNetwork, foolbox_model
-from bbh.adapters.export import ExportedPosterior, export
+from bbh.adapters.exporting import ExportedPosterior, export
 from bbh.adapters.hub import load_pretrained, push_to_hub, save_pretrained
 
 if TYPE_CHECKING:

@@ -198,7 +198,9 @@ class LightningPosterior(LightningModule):
     def on_validation_epoch_start(self) -> None:
         """Draws the weights for this validation."""
         self._keeper.hand_over(self._broadcast if self.trainer.world_size > 1 else None)
-        self._pass = EvaluationPass(self.posterior, self.validation_samples)
+        self._pass = None
+        if not self._too_early:
+            self._pass = EvaluationPass(self.posterior, self.validation_samples)
 
     def on_test_epoch_start(self) -> None:
         """Draws the weights for this test."""
@@ -212,10 +214,7 @@ class LightningPosterior(LightningModule):
         self, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> dict[str, Predictive] | None:
         """The predictive distribution for a batch; None before there are inputs for batch norm."""
-        waiting = self.posterior.needs_reference() and not self.posterior.reference
-        if self.trainer.sanity_checking and waiting:
-            return None
-        return self._evaluate(batch, dataloader_idx)
+        return None if self._too_early else self._evaluate(batch, dataloader_idx)
 
     def test_step(
         self, batch: Any, batch_idx: int, dataloader_idx: int = 0
@@ -251,6 +250,12 @@ class LightningPosterior(LightningModule):
     def _trains_helpers(self) -> bool:
         weights = self.posterior.weights
         return bool(weights.auxiliary_steps or weights.pretraining_steps)
+
+    @property
+    def _too_early(self) -> bool:
+        """Whether batch norm still lacks the inputs that the first epoch will bring."""
+        waiting = self.posterior.needs_reference() and not self.posterior.reference
+        return waiting and bool(self.trainer.sanity_checking)
 
     @property
     def _resumed(self) -> bool:
@@ -304,6 +309,7 @@ class LightningPosterior(LightningModule):
         return {"predictive": found}
 
     def _log_metrics(self, stage: str) -> None:
-        assert self._pass is not None
+        if self._pass is None:
+            return
         named = {f"{stage}_{name}": value for name, value in self._pass.metrics().items()}
         self.log_dict(named, sync_dist=self.trainer.world_size > 1)
