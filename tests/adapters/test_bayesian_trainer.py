@@ -49,7 +49,11 @@ def in_order(trainer):
 
 @pytest.mark.parametrize(
     "method",
-    ["maximum_a_posteriori", "bayes_by_backprop", pytest.param("mixture", marks=pytest.mark.slow)],
+    [
+        "maximum_a_posteriori",
+        pytest.param("bayes_by_backprop", marks=pytest.mark.slow),
+        pytest.param("mixture", marks=pytest.mark.slow),
+    ],
 )
 def test_trains_what_fit_trains(method, tmp_path):
     """With the same optimizer, draws and order, weights are the same: N and β are right."""
@@ -121,6 +125,7 @@ def test_default_annealing(tmp_path):
     assert found == pytest.approx([0, 0.5, 1, 1])
 
 
+@pytest.mark.slow
 def test_regression_with_checkpoints_and_accumulation(tmp_path):
     data = sentences(20)
     data["labels"] = 500 + 20 * torch.randn(20, 1)

@@ -80,7 +80,12 @@ def test_every_method(method):
 
 @pytest.mark.parametrize(
     "name",
-    ["batch norm", "two inputs", "lstm", pytest.param("transformer", marks=pytest.mark.slow)],
+    [
+        "batch norm",
+        "two inputs",
+        pytest.param("lstm", marks=pytest.mark.slow),
+        pytest.param("transformer", marks=pytest.mark.slow),
+    ],
 )
 def test_networks(name):
     make, make_inputs = NETWORKS[name]
@@ -112,24 +117,36 @@ def test_onnx_of_many(name, method, tmp_path):
     assert_predicts(run, posterior, exported, make_inputs, sizes=(1, 2, 9))
 
 
-@pytest.mark.parametrize("likelihood", [Gaussian(), HeteroscedasticGaussian()])
-def test_regressions_are_in_the_units_of_the_targets(likelihood, tmp_path):
-    """Targets around 5,000: intervals of the program are those of the library."""
+def regression(likelihood):
+    """A posterior for targets around 5,000."""
     posterior = bbh.methods.bayes_by_backprop(nn.Linear(4, 2), likelihood)
-    targets = 5000 + 300 * torch.randn(
-        50, 1 if isinstance(likelihood, HeteroscedasticGaussian) else 2
-    )
-    posterior.likelihood.fit_targets(targets)
+    outputs = 1 if isinstance(likelihood, HeteroscedasticGaussian) else 2
+    posterior.likelihood.fit_targets(5000 + 300 * torch.randn(50, outputs))
+    return posterior
+
+
+@pytest.mark.parametrize("likelihood", [Gaussian(), HeteroscedasticGaussian()])
+def test_regressions_are_in_the_units_of_the_targets(likelihood):
+    posterior = regression(likelihood)
     exported = bbh.export(posterior, features(3), num_samples=5)
     assert_predicts(exported, posterior, exported, features)
-    run = in_onnxruntime(exported, tmp_path / "program.onnx")
-    assert_predicts(run, posterior, exported, features)
     inputs = features(4)
-    parts = run(inputs)
+    parts = exported(inputs)
     rebuilt = bbh.predictive.RegressionPredictive(parts["mean"], 5, parts["locs"], parts["scales"])
     expected = bbh.predict(posterior, inputs, samples=exported.samples).interval(0.9)
     torch.testing.assert_close(rebuilt.interval(0.9), expected, rtol=1e-4, atol=1e-2)
     assert 2000 < float(parts["mean"].mean()) < 8000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("likelihood", [Gaussian(), HeteroscedasticGaussian(), Bernoulli()])
+def test_onnx_of_likelihoods(likelihood, tmp_path):
+    posterior = bbh.methods.bayes_by_backprop(mlp(), Bernoulli())
+    if not isinstance(likelihood, Bernoulli):
+        posterior = regression(likelihood)
+    exported = bbh.export(posterior, features(3), num_samples=5)
+    run = in_onnxruntime(exported, tmp_path / "program.onnx")
+    assert_predicts(run, posterior, exported, features)
 
 
 def test_yes_and_no():
@@ -139,14 +156,33 @@ def test_yes_and_no():
 
 
 def test_dictionaries_in_any_order():
-    hugging_face = pytest.importorskip("adapters.hugging_face")
-    posterior = bbh.methods.bayes_by_backprop(hugging_face.bert(), Categorical())
-    exported = bbh.export(posterior, hugging_face.sentences(2), num_samples=3)
-    assert exported.input_names == ("input_ids", "attention_mask")
-    assert_predicts(exported, posterior, exported, hugging_face.sentences)
-    data = hugging_face.sentences(4)
+    def named(number):
+        left, right = pairs(number)
+        return {"left": left, "right": right, "labels": torch.zeros(number)}
+
+    posterior = bbh.methods.bayes_by_backprop(TwoInputs(), Categorical())
+    exported = bbh.export(posterior, named(2), num_samples=3)
+    assert exported.input_names == ("left", "right")
+    assert_predicts(exported, posterior, exported, named)
+    data = named(4)
     turned = dict(reversed(data.items()))
     assert torch.equal(exported(turned)["mean"], exported(data)["mean"])
+
+
+@pytest.mark.slow
+def test_models_of_hugging_face(tmp_path):
+    hugging_face = pytest.importorskip("adapters.hugging_face")
+
+    def inputs(number):
+        return {n: v for n, v in hugging_face.sentences(number).items() if n != "labels"}
+
+    for make in hugging_face.MODELS.values():
+        posterior = bbh.methods.bayes_by_backprop(make(), Categorical())
+        exported = bbh.export(posterior, inputs(2), num_samples=3)
+        assert exported.input_names == ("input_ids", "attention_mask")
+        assert_predicts(exported, posterior, exported, inputs)
+        run = in_onnxruntime(exported, tmp_path / "program.onnx")
+        assert_predicts(run, posterior, exported, inputs)
 
 
 def test_files_of_torch_export(tmp_path):

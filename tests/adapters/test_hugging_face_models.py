@@ -37,18 +37,22 @@ def test_outputs_are_those_of_the_model(name):
     torch.testing.assert_close(predicted, expected.softmax(-1))
 
 
-@pytest.mark.parametrize(("name", "epochs"), [("bert", 1), ("distil_bert", 12), ("gpt2", 1)])
-def test_every_model_learns_from_tokenised_batches(name, epochs):
+@pytest.mark.parametrize(
+    "name",
+    [
+        "distil_bert",
+        pytest.param("bert", marks=pytest.mark.slow),
+        pytest.param("gpt2", marks=pytest.mark.slow),
+    ],
+)
+def test_every_model_learns_from_tokenised_batches(name):
     posterior = bbh.methods.bayes_by_backprop(MODELS[name](), Categorical(), initial_scale=1e-3)
     data = sentences(48)
     loader = DataLoader(examples(data), batch_size=16, shuffle=True)
-    before = bbh.evaluate(posterior, loader, num_samples=5)["nll"]
     validation = bbh.Validation(loader, num_samples=5)
-    options = {"learning_rate": 0.02, "temperature": 0.01, "compare": False, "progress": False}
-    history = bbh.fit(posterior, loader, epochs=epochs, validation=validation, **options)
-    assert history[-1].validation["nll"] < before
-    if epochs > 1:
-        assert history[-1].validation["error"] < 10
+    options = {"learning_rate": 0.03, "temperature": 0.01, "compare": False, "progress": False}
+    history = bbh.fit(posterior, loader, epochs=10, validation=validation, **options)
+    assert history[-1].validation["error"] < 15  # guessing is wrong in half of the cases
 
 
 def test_the_model_never_sees_labels():
@@ -76,7 +80,6 @@ def test_mappings_that_are_no_dictionaries(mapping):
     )
     nll = bbh.evaluate(posterior, [given], samples=samples)["nll"]
     assert nll == bbh.evaluate(posterior, [data], samples=samples)["nll"]
-    bbh.fit(posterior, [given], epochs=1, num_data=6, progress=False)
 
 
 def test_what_a_collator_gives():
@@ -160,5 +163,5 @@ def test_a_body_without_a_head_says_what_it_has():
 def test_several_labels_per_example():
     posterior = bbh.methods.bayes_by_backprop(bert(num_labels=3), Bernoulli())
     batch = sentences(8) | {"labels": torch.randint(2, (8, 3)).float()}
-    bbh.fit(posterior, [batch], epochs=1, num_data=8, progress=False)
-    assert bbh.predict(posterior, batch).mean.shape == (8, 3)
+    bbh.fit(posterior, [batch], epochs=1, num_data=8, compare=False, progress=False)
+    assert bbh.predict(posterior, batch, num_samples=3).mean.shape == (8, 3)

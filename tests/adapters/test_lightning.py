@@ -263,9 +263,9 @@ def test_annealing_follows_epochs(tmp_path):
 
 def test_default_annealing_of_bayes_by_hypernet(tmp_path):
     """β rises over the first 30 % of the epochs, whether epochs or steps are limited."""
-    for limits in ({"max_epochs": 10}, {"max_epochs": -1, "max_steps": 30}):
+    for limits in ({"max_epochs": 10}, {"max_epochs": -1, "max_steps": 10}):
         module = LightningPosterior(METHODS["bayes_by_hypernet"](mlp(), Categorical()))
-        run = trainer(tmp_path, limit_train_batches=3, **limits)
+        run = trainer(tmp_path, limit_train_batches=1, **limits)
         run.fit(module, loader(60, 20))
         assert module._schedule(1.5) == pytest.approx(0.5)
         assert module._schedule(3.0) == 1
