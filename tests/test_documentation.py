@@ -8,6 +8,12 @@ import pytest
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 PAGES = sorted((ROOT / "docs").glob("*.md"))
+# Packages of the extras that pages are about.
+NEEDED = {
+    "deploying.md": ("onnxscript", "onnxruntime"),
+    "hugging-face.md": ("transformers", "accelerate"),
+    "lightning.md": ("lightning",),
+}
 
 
 def blocks(page: Path) -> list[str]:
@@ -27,6 +33,8 @@ def run_blocks(page: Path) -> dict[str, object]:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda p: p.name)
 def test_code_blocks_run(page, tmp_path, monkeypatch):
+    for package in NEEDED.get(page.name, ()):
+        pytest.importorskip(package, reason=f"{page.name} is about {package}: pip install it")
     monkeypatch.chdir(tmp_path)
     run_blocks(page)
 

@@ -25,6 +25,7 @@ from bbh import (
     plots,
     priors,
 )
+from bbh.adapters.exporting import export
 from bbh.annealing import Cosine, Linear
 from bbh.execution import Loop, Vmap
 from bbh.noise import GaussianNoise
@@ -68,6 +69,7 @@ __all__ = [
     "decisions",
     "divergences",
     "evaluate",
+    "export",
     "fit",
     "free_energy",
     "generators",

@@ -37,8 +37,9 @@ class Batch(NamedTuple):
 def as_batch(batch: Any) -> Batch:
     """Makes a ``Batch`` from a pair, a triple with weights, or a dictionary.
 
-    A dictionary has its targets under ``targets`` or ``labels`` and may have weights of examples or
-    of single targets under ``weights``; everything else in it is an input.
+    A dictionary, or another mapping such as a tokenizer's ``BatchEncoding``, has its targets under
+    ``targets`` or ``labels`` and may have weights of examples or of single targets under
+    ``weights``; everything else in it is an input.
 
     >>> as_batch({"ids": torch.zeros(2, 3), "labels": torch.ones(2)}).inputs.keys()
     dict_keys(['ids'])
@@ -53,7 +54,8 @@ def as_batch(batch: Any) -> Batch:
                 f"a dictionary batch needs its targets under one of {_TARGET_KEYS}; "
                 f"it has {sorted(known)}."
             )
-        return Batch(*map(as_tensors, (inputs_of(known), known[key], known.get("weights"))))
+        targets, weights = _collated(key, known[key]), known.get("weights")
+        return Batch(inputs_of(known), targets, as_tensors(weights))
     if isinstance(batch, tuple | list):
         parts = cast(tuple[Any, ...], tuple(batch))
         if len(parts) in (2, 3):
@@ -97,7 +99,7 @@ def inputs_of(batch: Any) -> Inputs:
     if isinstance(batch, Mapping):
         known = cast(Mapping[str, Any], batch)
         keys = (key for key in known if key not in (*_TARGET_KEYS, "weights"))
-        return {key: as_tensors(known[key]) for key in keys}
+        return {key: _collated(key, known[key]) for key in keys}
     if isinstance(batch, tuple | list):
         parts = cast(tuple[Any, ...], batch)
         return as_tensors(parts[0])
@@ -131,6 +133,25 @@ def as_tensors(data: Any) -> Any:
     if type(data) in (tuple, list):
         return type(data)(as_tensors(value) for value in data)
     return data
+
+
+def _collated(key: str, value: Any) -> Any:
+    """One entry of a dictionary as tensors; raises for lists of numbers or of strings."""
+    first = value
+    while type(first) is list and first:
+        first = cast(list[Any], first)[0]
+    if type(value) is list and isinstance(first, str):
+        raise TypeError(
+            f"{key!r} of a dictionary batch is a list of strings, which no network takes: leave it "
+            "out of the batch."
+        )
+    if type(value) is list and isinstance(first, int | float):
+        raise TypeError(
+            f"{key!r} of a dictionary batch is a list of numbers, not a tensor: call the tokenizer "
+            "with padding=True and return_tensors='pt', or give the DataLoader a collate_fn that "
+            "makes tensors, such as DataCollatorWithPadding."
+        )
+    return as_tensors(value)
 
 
 def check_loader(name: str, loader: object) -> None:

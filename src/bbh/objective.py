@@ -75,6 +75,19 @@ def free_energy(
     return FreeEnergy(total, nll, cost.complexity, auxiliary)
 
 
+def auxiliary_loss(posterior: Posterior[Any], num_samples: int | None = None) -> Tensor:
+    """The loss of helper networks alone, for the steps that train nothing else.
+
+    Args:
+        posterior: A posterior whose ``weights.auxiliary_steps`` is positive.
+        num_samples: The number of weight draws; None takes the method's own number.
+    """
+    weights = posterior.weights
+    with torch.no_grad():  # the weights are not trained, so their draws need no gradient
+        samples = posterior.sample(num_samples or weights.samples_per_step)
+    return torch.as_tensor(weights.cost(samples, posterior.prior).auxiliary)
+
+
 def check_settings(
     posterior: Posterior[Any],
     *,

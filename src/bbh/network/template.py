@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from bbh.batches import Inputs
 from bbh.samples import Params, Shapes
 
-Forward = Callable[[nn.Module, Inputs], Tensor]
+# How to call a network: it gives a tensor, or an object or dictionary with ``logits``.
+Forward = Callable[[nn.Module, Inputs], Any]
 
 
-def call_network(network: nn.Module, inputs: Inputs) -> Tensor:
+def call_network(network: nn.Module, inputs: Inputs) -> Any:
     """Calls a network in the default way: tuples and dictionaries are spread over its arguments."""
     if isinstance(inputs, Mapping):
         return network(**cast(Mapping[str, Any], inputs))
@@ -35,14 +36,37 @@ class Call(nn.Module):
         self.how = how
 
     def forward(self, inputs: Inputs) -> Tensor:
-        """The network's outputs, which must be one tensor."""
+        """The network's outputs: the tensor it returns, or the logits among what it returns."""
         outputs = self.how(self.network, inputs)
-        if not isinstance(outputs, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
+        tensor = _tensor_of(outputs)
+        if tensor is None:
             raise TypeError(
-                f"{type(self.network).__name__} returned {type(outputs).__name__}, not a tensor. "
-                "Say which part to use, e.g. forward=lambda network, inputs: network(inputs)[0]."
+                f"{type(self.network).__name__} returned {_described(outputs)}, not a tensor and "
+                "nothing with logits. Say which part to use, e.g. "
+                "forward=lambda network, inputs: network(inputs)[0]."
             )
-        return outputs
+        return tensor
+
+
+def _tensor_of(outputs: object) -> Tensor | None:
+    """The outputs if they are a tensor, else their ``logits``; None if there are none.
+
+    Models of Hugging Face return their logits in an object, which is also a mapping, together with
+    whatever else they were asked for.
+    """
+    if isinstance(outputs, Mapping):
+        outputs = cast(Mapping[str, Any], outputs).get("logits")
+    elif not isinstance(outputs, Tensor):
+        outputs = getattr(outputs, "logits", None)
+    return outputs if isinstance(outputs, Tensor) else None
+
+
+def _described(outputs: object) -> str:
+    """The class of the outputs, and the names in them if they have names."""
+    kind = type(outputs).__name__
+    if not isinstance(outputs, Mapping):
+        return kind
+    return f"{kind} with {', '.join(map(repr, cast(Mapping[str, Any], outputs)))}"
 
 
 def template(network: nn.Module) -> nn.Module:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -27,6 +28,8 @@ class ClassPredictive(Predictive):
         labels: The predicted class.
         draws: Probabilities of every single draw [S, B, …], with ``keep_draws=True``.
     """
+
+    per_draw: ClassVar[tuple[str, ...]] = ("draws",)
 
     entropy: Float[Tensor, " B *outputs"]
     expected_entropy: Float[Tensor, " B *outputs"]

@@ -1,6 +1,7 @@
 """Predictive distributions of counts: mixtures of Poisson or negative binomial distributions."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -21,6 +22,8 @@ class CountPredictive(MixturePredictive):
         dispersions: How much more than a Poisson count the counts of every draw vary, with the
             variance rate + dispersion · rate²; None for Poisson counts.
     """
+
+    per_draw: ClassVar[tuple[str, ...]] = ("rates", "dispersions")
 
     rates: Float[Tensor, "S B *event"]
     dispersions: Float[Tensor, "S B *event"] | None = None

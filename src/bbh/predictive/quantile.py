@@ -30,6 +30,8 @@ class QuantilePredictive(Predictive):
     """
 
     level: float
+    per_draw: ClassVar[tuple[str, ...]] = ("locs", "scales")
+
     locs: Float[Tensor, "S B *event"]
     scales: Float[Tensor, "S B *event"]
 

@@ -1,6 +1,7 @@
 """Predictive distributions of real numbers: each draw has a loc, a scale and a shape of noise."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -25,6 +26,8 @@ class RegressionPredictive(MixturePredictive):
             standard deviation.
         residual: How (target − loc) / scale is distributed.
     """
+
+    per_draw: ClassVar[tuple[str, ...]] = ("locs", "scales")
 
     locs: Float[Tensor, "S B *event"]
     scales: Float[Tensor, "S B *event"]

@@ -18,7 +18,7 @@ from bbh.training.step import scales_losses
 _FASTER = 10.0
 
 
-def default_beta(defaults: TrainingDefaults, epochs: int) -> float | Schedule:
+def default_beta(defaults: TrainingDefaults, epochs: float) -> float | Schedule:
     """A weight of the complexity that rises over the first share of the epochs, or is 1."""
     return Linear(0, defaults.annealing * epochs) if defaults.annealing else 1.0
 
@@ -35,20 +35,27 @@ def default_optimizer(
     With several processes it does not use factored gradients, since the gradients that processes
     exchange must be whole matrices.
     """
-    single = {id(one) for one in posterior.likelihood.parameters()}
-    groups: dict[bool, list[nn.Parameter]] = {False: [], True: []}
-    for one in parameters:
-        groups[id(one) in single].append(one)
-    rated = [
-        {"params": found, "lr": (_FASTER if fast else 1) * learning_rate}
-        for fast, found in groups.items()
-        if found
-    ]
+    rated = rated_groups(posterior, learning_rate, parameters)
     if fabric.device.type not in ("cpu", "cuda") or scales_losses(fabric):
         return Adam(rated)
     if fabric.world_size > 1:
         return Adam(rated, fused=True)
     return make_adam(posterior.weights, rated)
+
+
+def rated_groups(
+    posterior: Posterior[Any], learning_rate: float, parameters: Iterable[nn.Parameter]
+) -> list[dict[str, Any]]:
+    """Parameter groups for an optimizer, with a higher rate for those of the likelihood."""
+    single = {id(one) for one in posterior.likelihood.parameters()}
+    groups: dict[bool, list[nn.Parameter]] = {False: [], True: []}
+    for one in parameters:
+        groups[id(one) in single].append(one)
+    return [
+        {"params": found, "lr": (_FASTER if fast else 1) * learning_rate}
+        for fast, found in groups.items()
+        if found
+    ]
 
 
 def cooling(steps: int, share: float, optimizer: Optimizer) -> LRScheduler:

@@ -208,7 +208,7 @@ def fit(
         resumed = checkpoint is not None and _resumed(run, checkpoint, order, fabric)
         if not resumed:
             draw_differently(fabric)
-            prepare_targets(posterior.likelihood, train_loader, order, fabric)
+            prepare_targets(posterior.likelihood, train_loader, order, fabric.broadcast)
             step.pretrain()
         keeper = ReferenceKeeper(
             posterior, batch_norm_examples, done=resumed and bool(posterior.reference)
@@ -223,7 +223,7 @@ def fit(
                     started = time.perf_counter()
                     watched = keeper.watch(comparing.training(train_loader))
                     means = run.epoch(watched, steps_per_epoch, show)
-                    keeper.end_epoch(fabric)
+                    keeper.end_epoch(fabric.broadcast if fabric.world_size > 1 else None)
                     metrics: dict[str, float] = {}
                     if validation is not None:
                         batches = comparing.validation(validation.loader)

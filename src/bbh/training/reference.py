@@ -2,11 +2,10 @@
 
 import logging
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree as pytree  # pyright: ignore[reportPrivateUsage]
@@ -21,6 +20,8 @@ logger = logging.getLogger("bbh")
 EXAMPLES = 512
 # The largest number of bytes, for large images: they have many values each.
 _BYTES = 64 * 2**20
+# Gives all processes an object of the first one.
+Broadcast = Callable[[Any], Any]
 # Examples are taken in pieces of neighbours: equal parts of a batch, of this size at most.
 _PIECE = 32
 
@@ -55,14 +56,27 @@ class ReferenceKeeper:
         """The same batches; in the first epoch some of their inputs are remembered."""
         return loader if self._done else self._watched(loader)
 
-    def end_epoch(self, fabric: Fabric) -> None:
-        """After the first epoch, hands the inputs to the posterior, the same in all processes."""
+    def see(self, batch: Any) -> None:
+        """Remembers some of a batch's inputs, in the first epoch."""
+        for piece in () if self._done else self._cut(inputs_of(batch)):
+            self._offer(piece)
+
+    def end_epoch(self, broadcast: Broadcast | None = None) -> None:
+        """After the first epoch, hands the inputs to the posterior; there are no more to come."""
+        self.hand_over(broadcast)
+        self._done, self._pieces = True, []
+
+    def hand_over(self, broadcast: Broadcast | None = None) -> None:
+        """Hands the inputs of the first epoch so far to the posterior, the same in all processes.
+
+        Args:
+            broadcast: Gives all processes an object of the first one; None if there is only one.
+        """
         if self._done:
             return
-        self._done = True
         pieces = self._pieces
-        if fabric.world_size > 1:
-            pieces = fabric.broadcast([move(piece, torch.device("cpu")) for piece in pieces])
+        if broadcast is not None:
+            pieces = broadcast([move(piece, torch.device("cpu")) for piece in pieces])
         device = self._posterior.device
         try:
             self._posterior.reference.keep([move(one, device) for one in _joined(pieces)])
@@ -70,12 +84,10 @@ class ReferenceKeeper:
             logger.warning(
                 "predictions will use batch-norm statistics that all weight draws share: %s", error
             )
-        self._pieces = []
 
     def _watched(self, loader: Iterable[Any]) -> Iterator[Any]:
         for batch in loader:
-            for piece in self._cut(inputs_of(batch)):
-                self._offer(piece)
+            self.see(batch)
             yield batch
 
     def _cut(self, inputs: Inputs) -> Iterator[Inputs]:

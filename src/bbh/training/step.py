@@ -13,7 +13,7 @@ from bbh.batches import Batch, Inputs, as_batch, move
 from bbh.execution import Execution
 from bbh.generators.factored.gradients import clip_, stop_collecting, total_norm
 from bbh.generators.factored.optimizer import FactoredOptimizer
-from bbh.objective import FreeEnergy, check_settings, free_energy
+from bbh.objective import FreeEnergy, auxiliary_loss, check_settings, free_energy
 from bbh.posterior import Posterior
 from bbh.threads import Work, threads_for
 from bbh.training.processes import averaged
@@ -300,11 +300,7 @@ class _Objective(nn.Module):
         if complete is not None:
             batch = complete(inputs)
             return free_energy(self.posterior, batch, num_samples=num_samples, **settings)
-        # Only helper networks are trained, so the sampled weights need no gradient.
-        weights = self.posterior.weights
-        with torch.no_grad():
-            samples = self.posterior.sample(num_samples or weights.samples_per_step)
-        return weights.cost(samples, self.posterior.prior).auxiliary
+        return auxiliary_loss(self.posterior, num_samples)
 
 
 def scales_losses(fabric: "Fabric") -> bool:

@@ -1,10 +1,9 @@
 """Before training: learns what a likelihood wants to know about targets, or warns about them."""
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from lightning_fabric import Fabric
 from torch import Tensor
 
 from bbh.batches import as_batch
@@ -23,7 +22,7 @@ def prepare_targets(
     likelihood: Likelihood[Any],
     loader: Iterable[Any],
     order: Order,
-    fabric: Fabric,
+    broadcast: Callable[[Any], Any],
 ) -> None:
     """Learns from the training targets what the likelihood waits for.
 
@@ -39,7 +38,7 @@ def prepare_targets(
         likelihood: The likelihood, changed in place.
         loader: The training loader.
         order: What decides the order of its batches.
-        fabric: Makes all processes agree.
+        broadcast: Gives all processes an object of the first one, so that they agree.
     """
     if not isinstance(likelihood, Regression) and not likelihood.waits_for_targets:
         return
@@ -56,7 +55,7 @@ def prepare_targets(
         if likelihood.waits_for_targets:
             known = likelihood.summary_of(_targets(loader))
             # Each process has seen its own share of the data.
-            likelihood.set_targets(fabric.broadcast(known))
+            likelihood.set_targets(broadcast(known))
         elif isinstance(likelihood, Regression) and (first := next(iter(_targets(loader)), None)):
             _warn_if_far(likelihood, *first)
 
