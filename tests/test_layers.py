@@ -16,7 +16,7 @@ LAYERS = [
     ["batches", "per_example", "metrics", "predictive"],
     ["stacking"],
     ["samples", "standardisation"],
-    ["network", "noise", "annealing", "likelihoods", "reference"],
+    ["network", "noise", "annealing", "likelihoods", "reference", "frozen"],
     ["priors"],
     ["distribution"],
     ["divergences", "generators", "execution"],

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 from torch import Tensor
 
+from bbh.frozen import Frozen
+
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
@@ -33,3 +35,19 @@ def share(fabric: "Fabric", tensors: Sequence[Tensor]) -> None:
         values = fabric.broadcast([tensor.cpu() for tensor in tensors])
         for tensor, value in zip(tensors, values, strict=True):
             tensor.copy_(value)
+
+
+def share_frozen(fabric: "Fabric", frozen: Frozen) -> None:
+    """Gives frozen parameters the first process's values, unless digests tell that they are equal.
+
+    They may be the user's own tensors, which are not written to.
+    """
+    if fabric.world_size == 1 or not len(frozen):
+        return
+    own = frozen.digests()
+    if all(torch.equal(own, other) for other in gathered(fabric, own)):
+        return
+    for name, value in frozen().items():
+        received = value.clone()
+        torch.distributed.broadcast(received, 0)
+        frozen.replace({name: received})
