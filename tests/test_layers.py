@@ -17,7 +17,7 @@ LAYERS = [
     ["stacking"],
     ["samples", "standardisation"],
     ["network", "noise", "annealing", "likelihoods", "reference", "frozen"],
-    ["priors"],
+    ["priors", "processes"],
     ["distribution"],
     ["divergences", "generators", "execution"],
     ["posterior"],

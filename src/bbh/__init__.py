@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         Validation,
         cached_features,
         fit,
+        fit_members,
         tune,
     )
 
@@ -64,6 +65,7 @@ __all__ = [
     "divergences",
     "evaluate",
     "fit",
+    "fit_members",
     "free_energy",
     "generators",
     "inspect",
@@ -87,6 +89,7 @@ _OF_TRAINING = (
     "Validation",
     "cached_features",
     "fit",
+    "fit_members",
     "tune",
 )
 

@@ -15,7 +15,7 @@ from bbh.generators.factored.gradients import clip_, stop_collecting, total_norm
 from bbh.generators.factored.optimizer import FactoredOptimizer
 from bbh.objective import FreeEnergy, check_settings, free_energy
 from bbh.posterior import Posterior
-from bbh.training.processes import averaged, share_frozen
+from bbh.processes import averaged, share_frozen
 from bbh.training.verdicts import (
     STATISTICS,
     UPDATE,

@@ -1,6 +1,7 @@
-"""What processes that train together tell each other."""
+"""What processes that train or predict together tell each other."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
@@ -17,6 +18,38 @@ T = TypeVar("T")
 def gathered(fabric: "Fabric", value: T) -> list[T]:
     """The values that all processes pass, in the order of their ranks; the same list in each."""
     return [fabric.broadcast(value, src=rank) for rank in range(fabric.world_size)]
+
+
+def gathered_or_raised(fabric: "Fabric", work: Callable[[], T]) -> list[T]:
+    """What the work of every process gives; if it fails in one, all of them raise."""
+    result: T | None = None
+    problem: Exception | None = None
+    try:
+        result = work()
+    except Exception as error:
+        problem = error
+    problems = gathered(fabric, None if problem is None else f"{problem}")
+    if problem is not None:
+        raise problem
+    for rank, text in enumerate(problems):
+        if text is not None:
+            raise RuntimeError(f"process {rank} of {fabric.world_size} failed: {text}")
+    return gathered(fabric, result)  # pyright: ignore[reportReturnType]
+
+
+@contextmanager
+def first_ones_random_numbers(fabric: "Fabric") -> Generator[None]:
+    """Within the block all processes have the random numbers of the first one.
+
+    Afterwards the first one goes on from there, and the others where they were before.
+    """
+    state = fabric.broadcast(torch.get_rng_state())
+    if fabric.global_rank == 0:
+        yield
+        return
+    with torch.random.fork_rng(devices=[]):
+        torch.set_rng_state(state)
+        yield
 
 
 def averaged(fabric: "Fabric", tensors: Sequence[Tensor]) -> list[Tensor]:
