@@ -107,7 +107,7 @@ def refuse(fabric, folder):
     options = {"fabric": fabric, "checkpoint": path, "progress": False, "compare": False}
     bbh.fit_members(posterior, loader, epochs=1, **options)
     state = copied(posterior)
-    with pytest.raises((FileExistsError, RuntimeError), match="exists. Pass"):
+    with pytest.raises((FileExistsError, RuntimeError), match=r"exists\. Pass"):
         bbh.fit_members(posterior, loader, epochs=1, **options)
     assert_same_state(copied(posterior), state)
 
@@ -183,8 +183,8 @@ def fail_alone(fabric):
         inputs = inputs[:, :2]
     with pytest.raises(RuntimeError) as caught:
         bbh.predict(posterior, inputs, fabric=fabric)
+    batches = DataLoader(torch.randn(4 + 2 * fabric.global_rank, 4), 2)
     with pytest.raises(ValueError, match=r"different numbers of batches: \[2, 3\]"):
-        batches = DataLoader(torch.randn(4 + 2 * fabric.global_rank, 4), 2)
         bbh.predict(posterior, batches, fabric=fabric)
     with pytest.raises(ValueError, match="nothing to predict"):
         bbh.predict(posterior, torch.randn(0, 4), fabric=fabric)

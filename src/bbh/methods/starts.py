@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import nn
@@ -50,10 +51,21 @@ def _fresh_copy(network: nn.Module) -> tuple[nn.Module, list[str]]:
             reset()
         else:
             kept += [f"{name}.{leaf}".lstrip(".") for leaf in _trainable(module)]
+    for module in fresh.modules():
+        _reset_adapters(module)
     with torch.no_grad():
         for value in zero:
             value.zero_()
     return fresh, kept
+
+
+def _reset_adapters(module: Any) -> None:
+    """Initialises the LoRA factors of a layer of peft as peft does: their product is zero."""
+    reset = getattr(module, "reset_lora_parameters", None)
+    for name in module.active_adapters if callable(reset) else ():
+        factors = [v for n, v in module.named_parameters() if f".{name}." in f".{n}."]
+        if all(one.requires_grad for one in factors):  # frozen ones are the network's own
+            reset(name, True)
 
 
 def _reset(module: nn.Module) -> Callable[[], object] | None:

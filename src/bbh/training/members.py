@@ -1,4 +1,4 @@
-"""``fit_members``: several processes that each train their own members of an ensemble or mixture."""
+"""``fit_members``: processes that each train their own members of an ensemble or mixture."""
 
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
