@@ -11,10 +11,8 @@ import bbh
 from bbh.storage import StorageError
 from scenarios import METHODS
 
-peft = pytest.importorskip(
-    "peft", reason="needs peft: pip install 'bayes-by-hypernet[huggingface]'"
-)
-transformers = pytest.importorskip("transformers", reason="needs transformers")
+peft = pytest.importorskip("peft", reason="needs bayes-by-hypernet[huggingface]")
+transformers = pytest.importorskip("transformers", reason="needs bayes-by-hypernet[huggingface]")
 
 
 class Classifier(nn.Module):

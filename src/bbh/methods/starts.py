@@ -62,7 +62,9 @@ def _fresh_copy(network: nn.Module) -> tuple[nn.Module, list[str]]:
 def _reset_adapters(module: Any) -> None:
     """Initialises the LoRA factors of a layer of peft as peft does: their product is zero."""
     reset = getattr(module, "reset_lora_parameters", None)
-    for name in module.active_adapters if callable(reset) else ():
+    if not callable(reset):
+        return
+    for name in module.active_adapters:
         factors = [v for n, v in module.named_parameters() if f".{name}." in f".{n}."]
         if all(one.requires_grad for one in factors):  # frozen ones are the network's own
             reset(name, True)
