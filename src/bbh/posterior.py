@@ -295,7 +295,8 @@ class Posterior(nn.Module, Generic[P]):
         super().train(mode)
         self.network.train(mode)
         for name in self._always_off:
-            self.network.get_submodule(name).eval()
+            # Not eval(), which would reach into modules that are not always off.
+            self.network.get_submodule(name).training = False
         for name in self.always_on:
             self.network.get_submodule(name).train(True)
         return self
