@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         Validation,
         cached_features,
         fit,
+        fit_members,
         tune,
     )
 
@@ -71,6 +72,7 @@ __all__ = [
     "evaluate",
     "export",
     "fit",
+    "fit_members",
     "free_energy",
     "generators",
     "inspect",
@@ -96,6 +98,7 @@ _OF_TRAINING = (
     "Validation",
     "cached_features",
     "fit",
+    "fit_members",
     "tune",
 )
 

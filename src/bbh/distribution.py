@@ -1,6 +1,7 @@
 """The contract that every method fulfils: draw weights, and compute their cost."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -54,6 +55,8 @@ class WeightDistribution(nn.Module, ABC):
             to example in training.
         turns: The number of members that take turns, for a mixture. A training step has a multiple
             of this number of draws.
+        num_members: The number of members that share no parameter, so that each can be trained
+            without the others; 1 for a distribution that is no ensemble.
         auxiliary_steps: Optimiser steps on the cost's auxiliary term before each training step.
         pretraining_steps: Optimiser steps on the auxiliary term once, before training begins.
     """
@@ -65,6 +68,7 @@ class WeightDistribution(nn.Module, ABC):
     num_distinct: int | None = None
     statistics_differ: bool = True
     turns: int = 1
+    num_members: int = 1
     auxiliary_steps: int = 0
     pretraining_steps: int = 0
 
@@ -119,6 +123,14 @@ class WeightDistribution(nn.Module, ABC):
 
     def end_epoch(self) -> None:
         """Called by ``fit`` after every epoch, for distributions that collect trained weights."""
+
+    def some_members(self, members: Sequence[int]) -> "WeightDistribution":
+        """A distribution of these members alone, to be trained without the others."""
+        raise TypeError(f"{type(self).__name__} has no members that can be trained apart.")
+
+    def put_members(self, members: Sequence[int], part: "WeightDistribution") -> None:
+        """Takes over the state of a distribution that ``some_members(members)`` gave."""
+        raise TypeError(f"{type(self).__name__} has no members that can be trained apart.")
 
     def random_shapes(self) -> Shapes:
         """The parameters whose draws differ; all others are point estimates by design."""

@@ -18,6 +18,7 @@ from bbh import checks
 from bbh.batches import Inputs, move
 from bbh.distribution import WeightDistribution
 from bbh.execution import Automatic, DrawStatistics, Execution, NetworkFunction, Runnable
+from bbh.frozen import Frozen
 from bbh.likelihoods import Likelihood, P
 from bbh.network import (
     Call,
@@ -73,8 +74,9 @@ class Posterior(nn.Module, Generic[P]):
     """A Bayesian neural network.
 
     The network is kept as a template without values. Weights are passed to it as arguments, so a
-    missing weight raises an error instead of going unnoticed. The network's buffers and frozen
-    parameters are copied, and the network that was passed in is never changed.
+    missing weight raises an error instead of going unnoticed. The network's buffers are copied, and
+    its frozen parameters are shared, not copied: however many they are, they take no memory of
+    their own. The network that was passed in is never changed.
 
     Args:
         network: Any module.
@@ -94,6 +96,8 @@ class Posterior(nn.Module, Generic[P]):
         start: The network's trainable parameters and buffers when the posterior was made, on the
             CPU, to compare with after training; None if the network had no values, or for a
             posterior that was read from a file.
+        constants: The network's buffers.
+        frozen: The network's parameters that are not trained.
         reference: Training inputs for the batch-norm statistics of draws; see ``keep_reference``.
     """
 
@@ -127,17 +131,16 @@ class Posterior(nn.Module, Generic[P]):
         self.always_on = always_on
         self.chosen = dict(chosen or {})
         self.recipe: Recipe | None = None
-        everything = dict(network.named_parameters()) | dict(network.named_buffers())
+        parameters, buffers = dict(network.named_parameters()), dict(network.named_buffers())
+        own = {name: value for name, value in buffers.items() if name not in weights.shapes}
         self.constants = TensorTable(
-            {
-                name: value.detach().clone()
-                for name, value in everything.items()
-                if name not in weights.shapes
-            },
-            trainable=False,
+            {name: value.detach().clone() for name, value in own.items()}, trainable=False
+        )
+        self.frozen = Frozen(
+            {n: value.detach() for n, value in parameters.items() if n not in weights.shapes}
         )
         # A dictionary, not a table: it is neither trained nor moved nor saved.
-        self.start = _copied(everything, weights.shapes.keys() | dict(network.named_buffers()))
+        self.start = _copied(parameters | buffers, weights.shapes.keys() | buffers)
         self.reference = Reference()
         self.padding = TensorTable(padding_rows(network, weights.shapes), trainable=False)
         # Hidden from nn.Module: a template has no values to move, count or save.
@@ -292,7 +295,8 @@ class Posterior(nn.Module, Generic[P]):
         super().train(mode)
         self.network.train(mode)
         for name in self._always_off:
-            self.network.get_submodule(name).eval()
+            # Not eval(), which would reach into modules that are not always off.
+            self.network.get_submodule(name).training = False
         for name in self.always_on:
             self.network.get_submodule(name).train(True)
         return self
@@ -376,7 +380,8 @@ class Posterior(nn.Module, Generic[P]):
 
     def _prepare(self, call: Call) -> NetworkFunction:
         """The network as a function of inputs and one weight setting."""
-        constants = {f"network.{name}": value for name, value in self.constants().items()}
+        same = self.frozen() | self.constants()
+        constants = {f"network.{name}": value for name, value in same.items()}
         padding = self.padding()
 
         def outputs(inputs: Inputs, draw: Params) -> Tensor:

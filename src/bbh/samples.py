@@ -300,9 +300,14 @@ class TensorTable(nn.Module):
 
     ``nn.ParameterDict`` refuses dots, so they are stored as slashes: the state dictionary
     of a table reads ``conv1/weight``.
+
+    Args:
+        tensors: The tensors by name.
+        trainable: Whether they are parameters, and not buffers.
+        persistent: Whether buffers are part of the state dictionary.
     """
 
-    def __init__(self, tensors: Mapping[str, Tensor], *, trainable: bool):
+    def __init__(self, tensors: Mapping[str, Tensor], *, trainable: bool, persistent: bool = True):
         super().__init__()
         self._names = tuple(tensors)
         for name, value in tensors.items():
@@ -310,7 +315,11 @@ class TensorTable(nn.Module):
             if trainable:
                 self.register_parameter(key, nn.Parameter(value))
             else:
-                self.register_buffer(key, value)
+                self.register_buffer(key, value, persistent=persistent)
+
+    def replace(self, name: str, value: Tensor) -> None:
+        """Puts another tensor in the place of a buffer."""
+        self._buffers[name.replace(".", "/")] = value
 
     def forward(self) -> Params:
         """The tensors under their own names."""

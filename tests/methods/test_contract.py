@@ -148,7 +148,7 @@ def test_loop_equals_vmap_where_vmap_applies(method, case):
 def test_save_and_load_give_identical_predictions(method, case, tmp_path):
     posterior, inputs = build(method, case), case.inputs()
     path = tmp_path / "posterior.safetensors"
-    bbh.save(posterior, path)
+    bbh.save(posterior, path, with_frozen=True)
     torch.manual_seed(99)  # another initialisation: everything must come from the file
     loaded = bbh.load(path, case.make(), forward=case.options.get("forward"))
     predictions = []

@@ -174,7 +174,8 @@ def test_a_frozen_part_is_the_networks_own_for_all_members():
     bbh.fit(posterior, loader, epochs=2, progress=False)
     assert posterior.sample(3).keys() == {"head.weight", "head.bias"}
     for name in ("conv.weight", "norm.running_mean", "norm.weight"):
-        assert torch.equal(posterior.constants()[name], network.state_dict()[name])
+        constants = posterior.frozen() | posterior.constants()
+        assert torch.equal(constants[name], network.state_dict()[name])
     heads = posterior.sample(3)["head.weight"]
     assert not torch.equal(heads[0], heads[1])
     with bbh.cached_features(posterior, loader) as (features,):

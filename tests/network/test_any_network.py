@@ -73,7 +73,7 @@ class TestWorks:
         bbh.fit(posterior, loader, epochs=1, progress=False)
         for name in ("backbone.weight", "backbone.bias", "head.bias"):
             known = dict(network.named_parameters())[name]
-            assert torch.equal(posterior.constants()[name], known)
+            assert torch.equal(posterior.frozen()[name], known)
             assert name not in dict(posterior.named_parameters())
 
     def test_empty_batch(self):

@@ -52,9 +52,10 @@ def test_training_changes_the_bayesian_part_only(method, mode):
     fit(posterior)
     for value, old in zip(posterior.parameters(), start, strict=True):
         assert not torch.equal(value, old)
-    for name, value in posterior.constants().items():
+    constants = posterior.frozen() | posterior.constants()
+    for name, value in constants.items():
         assert torch.equal(value, before[name])
-    assert posterior.constants().keys() | posterior.weights.shapes.keys() == before.keys()
+    assert constants.keys() | posterior.weights.shapes.keys() == before.keys()
     # The network that was passed in is as it was.
     assert all(value.requires_grad for value in network.parameters())
     assert all(module.training == mode for module in network.modules())
@@ -90,19 +91,18 @@ def test_by_default_normalisation_layers_are_what_is_frozen():
             freeze_rest=True,
         )
         fit(posterior)
-        constants, own = posterior.constants(), network.state_dict()
+        constants, own = posterior.frozen() | posterior.constants(), network.state_dict()
         assert constants.keys() == {name for name in own if name.startswith("body.1.")}
         assert all(torch.equal(value, own[name]) for name, value in constants.items())
 
 
 @over_methods
 def test_a_file_keeps_the_rest_frozen(method, tmp_path):
-    posterior = method(
-        trained_backbone(), bbh.likelihoods.Categorical(), bayesian="head", freeze_rest=True
-    )
+    network = trained_backbone()
+    posterior = method(network, bbh.likelihoods.Categorical(), bayesian="head", freeze_rest=True)
     fit(posterior)
     bbh.save(posterior, tmp_path / "posterior")
-    again = bbh.load(tmp_path / "posterior", Backbone())
+    again = bbh.load(tmp_path / "posterior", network)
     inputs = torch.randn(5, 4)
     predictions: list[Tensor] = []
     for one in (posterior, again):
@@ -110,8 +110,9 @@ def test_a_file_keeps_the_rest_frozen(method, tmp_path):
         predictions.append(bbh.predict(one, inputs, 4).mean)
     assert torch.equal(*predictions)
     fit(again)
-    for name, value in posterior.constants().items():
-        assert torch.equal(again.constants()[name], value)
+    for one, other in ((posterior.constants, again.constants), (posterior.frozen, again.frozen)):
+        for name, value in one().items():
+            assert torch.equal(other()[name], value)
 
 
 def test_every_method_says_what_it_does():

@@ -70,7 +70,9 @@ def test_features_follow_the_loader():
     data = TensorDataset(inputs, targets)
     network = BatchNormNet().eval()
     network.load_state_dict(
-        posterior.constants() | {k: v[0] for k, v in posterior.sample(1).items()}
+        posterior.frozen()
+        | posterior.constants()
+        | {k: v[0] for k, v in posterior.sample(1).items()}
     )
     expected = torch.relu(network.norm(network.conv(inputs))).mean((2, 3))
     batches = [(inputs[:9], targets[:9], weights[:9]), (inputs[9:], targets[9:], weights[9:])]
@@ -89,7 +91,7 @@ def test_features_follow_the_loader():
 def test_a_file_written_in_the_block_is_the_same(tmp_path):
     posterior = frozen(bbh.methods.bayes_by_backprop)
     with bbh.cached_features(posterior, DataLoader(images(), 8)):
-        bbh.save(posterior, tmp_path / "file")
+        bbh.save(posterior, tmp_path / "file", with_frozen=True)
     again = bbh.load(tmp_path / "file", BatchNormNet())
     assert_same_state(again.state_dict(), copied(posterior))
 

@@ -1,5 +1,6 @@
 """fit in two processes: what each draws, what they share, and how they stop and go on."""
 
+import copy
 import logging
 import os
 import signal
@@ -290,6 +291,79 @@ def test_processes_share_weights_and_buffers_of_every_method():
     assert first.keys() == METHODS.keys()
     for name, state in first.items():
         assert_same_state(state, second[name])
+
+
+POINTS = {
+    "maximum_a_posteriori": {},
+    "deep_ensemble": {"num_members": 2},
+    "stochastic_weight_averaging": {},
+    "mixture": {"method": bbh.methods.maximum_a_posteriori, "num_members": 2},
+}
+
+
+def train_points(fabric):
+    """Methods that train without random numbers, and a frozen network that differs at first."""
+    states = {}
+    for name, options in POINTS.items():
+        torch.manual_seed(0)
+        posterior = bbh.methods.registered()[name](mlp(), bbh.likelihoods.Categorical(), **options)
+        loader = DataLoader(dataset(), batch_size=6 // fabric.world_size)
+        fit(posterior, loader, 2, optimizer=sgd(0.3), fabric=fabric, compare=False)
+        states[name] = copied(posterior)
+    torch.manual_seed(fabric.global_rank)
+    network = mlp()
+    before = copy.deepcopy(network.state_dict())
+    frozen = point(network, bayesian="2", freeze_rest=True)
+    fit(frozen, loader, 2, optimizer=sgd(0.3), fabric=fabric, compare=False)
+    assert_same_state(network.state_dict(), before)
+    return states | {"frozen": copied(frozen) | frozen.frozen()}
+
+
+def test_what_one_process_gives_two_give():
+    first, second = together(train_points)
+    alone = train_points(Fabric(accelerator="cpu", devices=1))
+    for name, state in alone.items():
+        assert_same_state(first[name], second[name])
+        for key, value in state.items():
+            torch.testing.assert_close(first[name][key], value)
+
+
+BAYESIAN = ["bayes_by_backprop", "multiplicative_normalizing_flows", "bayes_by_hypernet", "mixture"]
+
+
+def train_linear(fabric):
+    """Predictions of methods that draw weights, where the exact posterior is known."""
+    inputs = torch.linspace(-1, 1, 20)[:, None]
+    data = TensorDataset(inputs, 2 * inputs + 0.5 * torch.sin(40 * inputs))
+    found = {}
+    for name in BAYESIAN:
+        torch.manual_seed(0)
+        posterior = METHODS[name](
+            nn.Linear(1, 1, bias=False),
+            bbh.likelihoods.Gaussian(scale=0.5),
+            bbh.priors.Normal(1.0),
+        )
+        loader = DataLoader(data, batch_size=20 // fabric.world_size)
+        options = {"learning_rate": 0.05, "average_epochs": 50, "beta": 1.0, "compare": False}
+        fit(posterior, loader, 150, fabric=fabric, **options)
+        torch.manual_seed(1)
+        weight = posterior.weights.sample(2000)["weight"].detach()
+        found[name] = float(weight.mean()), float(weight.std())
+    return found
+
+
+@pytest.mark.slow
+def test_two_processes_find_the_posterior_that_one_finds():
+    """The exact posterior of one weight: N(mean, scale²), whatever the number of processes."""
+    inputs = torch.linspace(-1, 1, 20)
+    precision = 1 + float((inputs**2).sum()) / 0.25
+    mean = float((inputs * (2 * inputs + 0.5 * torch.sin(40 * inputs))).sum()) / 0.25 / precision
+    alone = train_linear(Fabric(accelerator="cpu", devices=1))
+    for found in (*together(train_linear), alone):
+        for name, (own_mean, own_scale) in found.items():
+            assert own_mean == pytest.approx(mean, abs=0.1), name
+            # Short training: a wrong scale of the complexity would be off by much more.
+            assert 0.5 < own_scale * precision**0.5 < 2, name
 
 
 def diverge(fabric, value, spoilt):

@@ -122,6 +122,7 @@ class Mixture(WeightDistribution):
         )
         number = len(members)
         self.shapes = first.shapes
+        self.num_members = number
         self.turns = number * first.turns
         self.samples_per_step = number * first.samples_per_step
         if first.likelihood_samples is not None:
@@ -172,6 +173,17 @@ class Mixture(WeightDistribution):
         """Passes the end of an epoch on to every member."""
         for member in self._members():
             member.end_epoch()
+
+    def some_members(self, members: Sequence[int]) -> "Mixture":
+        """A mixture of these members themselves, so that training it trains them here too."""
+        part = Mixture([self._members()[number] for number in members])
+        part.buffers_of_members = nn.ModuleList(
+            [self.buffers_of_members[number] for number in members]
+        )
+        return part
+
+    def put_members(self, members: Sequence[int], part: WeightDistribution) -> None:
+        """Nothing to do: the part's members are the mixture's own."""
 
     def random_shapes(self) -> Shapes:
         """All tensors: those that are points in each member differ between members."""

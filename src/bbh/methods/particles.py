@@ -1,6 +1,6 @@
 """A few explicit weight settings: one is MAP, several are a deep ensemble."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import torch
 
@@ -43,6 +43,7 @@ class Particles(WeightDistribution):
             if penalised is None or name in penalised
         }
         self.samples_per_step = len(next(iter(members.values())))
+        self.num_members = self.samples_per_step
         self.num_distinct = None if random_network else self.samples_per_step
         self.statistics_differ = self.samples_per_step > 1 and not buffers
 
@@ -72,6 +73,23 @@ class Particles(WeightDistribution):
         """Raises if the prior does not fit; without penalised tensors every prior does."""
         if self.penalised:
             super().check_prior(prior)
+
+    def some_members(self, members: Sequence[int]) -> "Particles":
+        """Copies of these weight settings and of their buffers."""
+        tables = [self.members(), self.buffers_of_members()]
+        values, buffers = ({n: v[list(members)].detach() for n, v in one.items()} for one in tables)
+        part = Particles(values, buffers, penalised=self.penalised)
+        part.num_distinct = None if self.num_distinct is None else part.num_distinct
+        return part
+
+    @torch.no_grad()
+    def put_members(self, members: Sequence[int], part: WeightDistribution) -> None:
+        """Copies the weight settings and buffers of the part to their places."""
+        assert isinstance(part, Particles)
+        tables = (self.members, part.members), (self.buffers_of_members, part.buffers_of_members)
+        for own, trained in tables:
+            for name in own:
+                own[name][list(members)] = trained[name]
 
     def random_shapes(self) -> Shapes:
         """All tensors if there are several members; a single member is a point estimate."""

@@ -10,7 +10,15 @@ from bbh.network.selection import (
     trainable_parameters,
 )
 from bbh.network.support import check_supported
-from bbh.network.template import Call, Forward, call_network, padding_rows, template
+from bbh.network.template import (
+    Call,
+    Forward,
+    call_network,
+    padding_rows,
+    partly_shared_copy,
+    template,
+    with_trainable,
+)
 
 __all__ = [
     "Call",
@@ -23,8 +31,10 @@ __all__ = [
     "divide",
     "fan_in",
     "padding_rows",
+    "partly_shared_copy",
     "select_bayesian",
     "statistics_layers",
     "template",
     "trainable_parameters",
+    "with_trainable",
 ]

@@ -76,8 +76,9 @@ def select_bayesian(network: nn.Module, bayesian: Selection) -> list[str]:
     elif callable(bayesian):
         chosen = {name for name, value in trainable.items() if bayesian(name, value)}
     else:
+        names = _Names(network)
         patterns = _patterns(bayesian)
-        chosen = set[str]().union(*(_match(pattern, network, trainable) for pattern in patterns))
+        chosen = set[str]().union(*(_match(pattern, names, trainable) for pattern in patterns))
     if not chosen:
         raise ValueError(
             f"bayesian={bayesian!r} selects no trainable parameter. "
@@ -105,17 +106,25 @@ def _normalisation_names(network: nn.Module) -> set[str]:
     }
 
 
-def _match(pattern: str, network: nn.Module, trainable: Mapping[str, Tensor]) -> set[str]:
-    canonical = {id(value): name for name, value in network.named_parameters()}
-    # A tied weight can be selected by any of its names.
-    aliases = list(network.named_parameters(remove_duplicate=False))
-    matched = {
-        canonical[id(value)]
-        for name, value in aliases
-        if fnmatch.fnmatchcase(name, pattern) or name.startswith(f"{pattern}.")
-    }
+class _Names(dict[str, str]):
+    """The name of every parameter by each of its names: a tied weight has several."""
+
+    def __init__(self, network: nn.Module):
+        first = {id(value): name for name, value in network.named_parameters()}
+        everything = network.named_parameters(remove_duplicate=False)
+        super().__init__({name: first[id(value)] for name, value in everything})
+
+
+def _match(pattern: str, names: _Names, trainable: Mapping[str, Tensor]) -> set[str]:
+    if pattern in names:  # a stored posterior names all its parameters, which may be thousands
+        matched = {names[pattern]}
+    else:
+        matched = {
+            canonical
+            for name, canonical in names.items()
+            if fnmatch.fnmatchcase(name, pattern) or name.startswith(f"{pattern}.")
+        }
     if not matched:
-        names = [name for name, _ in aliases]
         close = difflib.get_close_matches(pattern, names, n=1)
         hint = f" Did you mean {close[0]!r}?" if close else ""
         raise ValueError(

@@ -85,15 +85,26 @@ def frozen_except(network: nn.Module, trained: Collection[str]) -> nn.Module:
     Only modules that own a trainable parameter are in training mode, so a batch norm elsewhere
     keeps its statistics and dropout is off. The copy shares the network's values.
     """
+    frozen = with_trainable(network, trained).eval()
+    for module in frozen.modules():
+        module.training = any(value.requires_grad for value in module.parameters(recurse=False))
+    return frozen
+
+
+def with_trainable(network: nn.Module, trained: Collection[str]) -> nn.Module:
+    """A copy that shares the network's values, in which only the named parameters are trainable."""
     stand_ins: dict[int, Any] = {
         id(value): nn.Parameter(value.detach(), name in trained)
         for name, value in network.named_parameters()
     }
-    stand_ins |= {id(value): value for value in network.buffers()}
-    frozen = _copy(network, stand_ins).eval()
-    for module in frozen.modules():
-        module.training = any(value.requires_grad for value in module.parameters(recurse=False))
-    return frozen
+    return _copy(network, stand_ins | {id(value): value for value in network.buffers()})
+
+
+def partly_shared_copy(network: nn.Module, shared: Collection[str]) -> nn.Module:
+    """A copy of the network that has the named parameters in common with it."""
+    return _copy(
+        network, {id(value): value for name, value in network.named_parameters() if name in shared}
+    )
 
 
 def _copy(network: nn.Module, stand_ins: dict[int, Any]) -> nn.Module:

@@ -2,13 +2,12 @@
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from bbh import checks
 from bbh.batches import (
     Inputs,
     as_batch,
@@ -16,17 +15,20 @@ from bbh.batches import (
     check_loader,
     count,
     cut,
+    divisible,
     first_tensor,
     inputs_of,
-    joined_weights,
     move,
 )
 from bbh.likelihoods import P, Sums
 from bbh.memory import LARGEST_BATCH, peak_bytes, tiling
 from bbh.posterior import Posterior
 from bbh.prediction.draws import Draws, evaluation_mode
+from bbh.processes import first_ones_random_numbers, gathered_or_raised
 from bbh.samples import Samples
-from bbh.threads import Work, threads_for
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 logger = logging.getLogger("bbh")
 
@@ -44,7 +46,7 @@ def predict(
     memory_limit: int = MEMORY_LIMIT,
     keep_draws: bool = False,
     precision: torch.dtype = torch.float32,
-    num_threads: int | None = None,
+    fabric: "Fabric | None" = None,
 ) -> P:
     """The predictive distribution of new inputs: the average over weight draws.
 
@@ -70,9 +72,9 @@ def predict(
             and convolutions in half precision. This is faster on a GPU, and changes probabilities
             in the second or third digit. Weights are drawn, and probabilities averaged, in single
             precision.
-        num_threads: Threads on a CPU. None takes one where the network, the draws and the inputs
-            are so few that several threads would only wait for each other, and torch's own number
-            for all else.
+        fabric: Lightning Fabric of several processes, which all call this function with the same
+            inputs. Each predicts a share of the examples (of a loader: of the batches) with the
+            first one's draws, and all return the whole. None predicts in this process alone.
     """
     _check_posterior(posterior)
     if precision not in _PRECISIONS:
@@ -83,7 +85,8 @@ def predict(
     if isinstance(inputs, Tensor | Mapping | PackedSequence) or type(inputs) is tuple:
         # A dictionary may be a whole batch, with targets that are not inputs.
         inputs = inputs_of(inputs) if isinstance(inputs, Mapping) else inputs
-        home, pieces = _device_of(inputs), iter([cast(Inputs, inputs)])
+        home = _device_of(inputs)
+        pieces = _shares(cast(Inputs, inputs), 1 if fabric is None else fabric.world_size)
     else:
         listed = cast(list[Any], inputs) if type(inputs) is list else []
         if listed and all(isinstance(one, Tensor) for one in listed):
@@ -95,9 +98,9 @@ def predict(
         home = torch.device("cpu")
         pieces = _inputs_of_all(cast(Iterable[Any], inputs))
     limits = _Limits(batch_size, memory_limit)
-    return _predict(
-        posterior, pieces, num_samples, samples, limits, keep_draws, home, precision, num_threads
-    )
+    keep = keep_draws or posterior.likelihood.keeps_outputs
+    wanted = _Wanted(num_samples, samples, limits, keep, home, precision)
+    return _predict(posterior, pieces, wanted, fabric)
 
 
 def evaluate(
@@ -107,62 +110,29 @@ def evaluate(
     *,
     samples: Mapping[str, Tensor] | None = None,
     memory_limit: int = MEMORY_LIMIT,
+    fabric: "Fabric | None" = None,
 ) -> dict[str, float]:
     """Metrics of the predictions for a loader of ``(inputs, targets)`` batches.
 
     The likelihood decides which metrics there are. They always include ``error`` (per cent wrong,
-    or root mean squared error) and ``nll``. Targets that the likelihood ignores, and those whose
-    weight in the batch is 0, are left out; other weights do not matter.
+    or root mean squared error) and ``nll``. With ``fabric`` several processes share the batches, as
+    in ``predict``; each reads the whole loader.
     """
-    predictive, targets, weights = _predict_all(
-        posterior, loader, num_samples, samples, memory_limit, keep_draws=False
-    )
-    return posterior.likelihood.metrics(predictive, targets, weights)
-
-
-def predict_with_targets(
-    posterior: Posterior[P],
-    loader: Iterable[Any],
-    num_samples: int = 100,
-    *,
-    samples: Mapping[str, Tensor] | None = None,
-    memory_limit: int = MEMORY_LIMIT,
-    keep_draws: bool = False,
-) -> tuple[P, Tensor]:
-    """Predictions for a loader of ``(inputs, targets)`` batches, and their targets, on the CPU.
-
-    This is what `bbh.decisions`, `bbh.plots` and `bbh.metrics` take. The loader is read once, so
-    that predictions and targets belong together even if it shuffles. Arguments are those of
-    `predict`.
-    """
-    return _predict_all(posterior, loader, num_samples, samples, memory_limit, keep_draws)[:2]
-
-
-def _predict_all(
-    posterior: Posterior[P],
-    loader: Iterable[Any],
-    num_samples: int,
-    samples: Mapping[str, Tensor] | None,
-    memory_limit: int,
-    keep_draws: bool,
-) -> tuple[P, Tensor, Tensor | None]:
-    """Predictions for all batches of a loader, their targets, and their weights, if any."""
     _check_posterior(posterior)
     check_loader("loader", loader)
     targets: list[Tensor] = []
-    weights: list[Tensor | None] = []
 
     def pieces() -> Iterator[Inputs]:
         for batch in loader:
-            inputs, known, factors = as_batch(batch)
+            inputs, known, _ = as_batch(batch)
             targets.append(known.cpu())
-            weights.append(None if factors is None else factors.cpu())
             yield inputs
 
     limits = _Limits(None, memory_limit)
-    home = torch.device("cpu")
-    predictive = _predict(posterior, pieces(), num_samples, samples, limits, keep_draws, home)
-    return predictive, torch.cat(targets), joined_weights(targets, weights)
+    keep = posterior.likelihood.keeps_outputs
+    wanted = _Wanted(num_samples, samples, limits, keep, torch.device("cpu"))
+    predictive = _predict(posterior, pieces(), wanted, fabric)
+    return posterior.likelihood.metrics(predictive, torch.cat(targets))
 
 
 def _check_posterior(posterior: object) -> None:
@@ -171,6 +141,16 @@ def _check_posterior(posterior: object) -> None:
             f"the first argument is a {type(posterior).__name__}, not a posterior: make one with "
             "bbh.methods and train it with bbh.fit."
         )
+
+
+def _shares(inputs: Inputs, number: int) -> Iterator[Inputs]:
+    """The inputs in parts of nearly the same size, for as many processes."""
+    if number == 1 or not divisible(inputs):
+        yield inputs
+        return
+    size = max(1, -(-count(inputs) // number))
+    for first in range(0, count(inputs), size):
+        yield cut(inputs, first, first + size)
 
 
 def _inputs_of_all(loader: Iterable[Any]) -> Iterator[Inputs]:
@@ -202,61 +182,48 @@ class _Limits:
             )
 
 
+class _Wanted(NamedTuple):
+    """What is to be predicted with which draws.
+
+    Attributes:
+        num_samples: The number of weight draws.
+        samples: Draws to use instead of new ones.
+        limits: How much memory to use.
+        keep: Whether to keep the outputs of every draw.
+        home: The device of the results.
+        precision: The type in which the network computes.
+    """
+
+    num_samples: int
+    samples: Mapping[str, Tensor] | None
+    limits: _Limits
+    keep: bool
+    home: torch.device
+    precision: torch.dtype = torch.float32
+
+
+class _Rows(NamedTuple):
+    """Results for some examples: sums over draws, the outputs of all draws, the number of draws."""
+
+    sums: Sums
+    outputs: Tensor | None
+    num_draws: int
+
+
 def _predict(
-    posterior: Posterior[P],
-    pieces: Iterator[Inputs],
-    num_samples: int,
-    samples: Mapping[str, Tensor] | None,
-    limits: _Limits,
-    keep_draws: bool,
-    home: torch.device,
-    precision: torch.dtype = torch.float32,
-    num_threads: int | None = None,
+    posterior: Posterior[P], pieces: Iterator[Inputs], wanted: _Wanted, fabric: "Fabric | None"
 ) -> P:
-    likelihood = posterior.likelihood
-    half = None if precision == torch.float32 else precision
-    keep = keep_draws or likelihood.keeps_outputs
-    sums: list[Sums] = []
-    kept: list[Tensor] = []
-    kept_bytes = 0
-    work = Work(posterior)
-    if samples is None:
-        checks.whole("num_samples", num_samples, 1, "draw at least one")
-    with evaluation_mode(posterior), torch.no_grad():
-        drawing = work(num_samples) if samples is None else 0
-        with threads_for(drawing, posterior.device, num_threads):
-            draws = Draws(posterior, num_samples, samples, limits.draws)
-        per_example = None
-        for piece in pieces:
-            if not count(piece):
-                continue
-            with threads_for(work(draws.total, piece), posterior.device, num_threads):
-                if per_example is None:
-                    per_example = _bytes_per_example(posterior, piece, draws, half)
-                examples, at_once = tiling(
-                    per_example, count(piece), limits.work, posterior.device, limits.batch_size
-                )
-                for first in range(0, count(piece), examples):
-                    batch = move(cut(piece, first, first + examples), posterior.device)
-                    outputs: list[Tensor] = []
-                    batch_sums: Sums = {}
-                    for some in draws.at_most(at_once):
-                        result = _outputs(posterior, batch, some, half)
-                        for name, value in likelihood.sums(result).items():
-                            earlier = batch_sums.get(name)
-                            batch_sums[name] = value if earlier is None else earlier + value
-                        if keep:
-                            outputs.append(result.to(home))
-                            kept_bytes += outputs[-1].nbytes
-                            limits.check_kept(kept_bytes)
-                    sums.append({name: value.to(home) for name, value in batch_sums.items()})
-                    kept += [torch.cat(outputs)] if keep else []
-    if not sums:
+    if fabric is None or fabric.world_size == 1:
+        found = [one for one in _predicted(posterior, pieces, wanted) if one is not None]
+    else:
+        found = _predicted_together(posterior, pieces, wanted, fabric)
+    if not found:
         raise ValueError("there is nothing to predict: the inputs are empty.")
-    joined = {name: torch.cat([one[name] for one in sums]) for name in sums[0]}
+    sums = {name: torch.cat([one.sums[name] for one in found]) for name in found[0].sums}
+    outputs = [one.outputs for one in found if one.outputs is not None]
     with torch.no_grad():  # a likelihood may have parameters of its own
-        predictive = likelihood.predictive(
-            joined, draws.total, torch.cat(kept, dim=1) if keep else None
+        predictive = posterior.likelihood.predictive(
+            sums, found[0].num_draws, torch.cat(outputs, dim=1) if outputs else None
         )
     finite = torch.isfinite(predictive.mean).flatten(1).all(1)
     if not finite.all():
@@ -266,6 +233,73 @@ def _predict(
             len(finite),
         )
     return predictive
+
+
+def _predicted_together(
+    posterior: Posterior[Any], pieces: Iterator[Inputs], wanted: _Wanted, fabric: "Fabric"
+) -> list[_Rows]:
+    """What all processes predicted, in the order of the examples."""
+    number, rank = fabric.world_size, fabric.global_rank
+    # Results travel through the host.
+    here = wanted._replace(home=torch.device("cpu"))
+
+    def work() -> list[_Rows | None]:
+        mine = (piece if index % number == rank else None for index, piece in enumerate(pieces))
+        return list(_predicted(posterior, mine, here))
+
+    with first_ones_random_numbers(fabric):
+        everyone = gathered_or_raised(fabric, work)
+    if len({len(one) for one in everyone}) > 1:
+        raise ValueError(
+            f"processes were given different numbers of batches: {[len(one) for one in everyone]}. "
+            "Give all the same inputs; they are shared out here."
+        )
+    dealt = [everyone[index % number][index] for index in range(len(everyone[0]))]
+    return [
+        one._replace(
+            sums={name: value.to(wanted.home) for name, value in one.sums.items()},
+            outputs=None if one.outputs is None else one.outputs.to(wanted.home),
+        )
+        for one in dealt
+        if one is not None
+    ]
+
+
+def _predicted(
+    posterior: Posterior[Any], pieces: Iterator[Inputs | None], wanted: _Wanted
+) -> Iterator[_Rows | None]:
+    """Results for every piece; None for one without examples, or that another process has."""
+    half = None if wanted.precision == torch.float32 else wanted.precision
+    limits, kept_bytes, per_example = wanted.limits, 0, None
+    with evaluation_mode(posterior), torch.no_grad():
+        draws = Draws(posterior, wanted.num_samples, wanted.samples, limits.draws)
+        for piece in pieces:
+            if piece is None or not count(piece):
+                yield None
+                continue
+            if per_example is None:
+                per_example = _bytes_per_example(posterior, piece, draws, half)
+            examples, at_once = tiling(
+                per_example, count(piece), limits.work, posterior.device, limits.batch_size
+            )
+            sums: list[Sums] = []
+            kept: list[Tensor] = []
+            for first in range(0, count(piece), examples):
+                batch = move(cut(piece, first, first + examples), posterior.device)
+                outputs: list[Tensor] = []
+                batch_sums: Sums = {}
+                for some in draws.at_most(at_once):
+                    result = _outputs(posterior, batch, some, half)
+                    for name, value in posterior.likelihood.sums(result).items():
+                        batch_sums[name] = batch_sums[name] + value if name in batch_sums else value
+                    if wanted.keep:
+                        outputs.append(result.to(wanted.home))
+                        kept_bytes += outputs[-1].nbytes
+                        limits.check_kept(kept_bytes)
+                sums.append({name: value.to(wanted.home) for name, value in batch_sums.items()})
+                kept += [torch.cat(outputs)] if wanted.keep else []
+            joined = {name: torch.cat([one[name] for one in sums]) for name in sums[0]}
+            yield _Rows(joined, torch.cat(kept, dim=1) if wanted.keep else None, draws.total)
 
 
 def _outputs(

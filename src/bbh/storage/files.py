@@ -4,7 +4,6 @@ Nothing in a file is executed. The file names the method and its arguments. Load
 network passed by the user has the saved structure, calls the method on it, and loads the tensors.
 """
 
-import copy
 import hashlib
 import json
 import platform
@@ -19,25 +18,33 @@ from torch import Tensor, nn
 from bbh.execution import Execution
 from bbh.files import atomic_path
 from bbh.methods import registered
-from bbh.network import Forward, call_network, describe_modules
+from bbh.network import Forward, call_network, describe_modules, with_trainable
 from bbh.posterior import Posterior
 from bbh.storage.bounded import BoundedBuilding
 from bbh.storage.descriptions import TENSOR_PREFIX, Custom, decode, encode
 from bbh.version import __version__
 
 FORMAT = 1
+# Where a posterior's state has the digests of its frozen parameters.
+_DIGESTS = "frozen.digests"
 
 
 class StorageError(ValueError):
     """A file cannot be loaded; the message says what differs and what to do."""
 
 
-def save(posterior: Posterior[Any], path: str | Path) -> None:
+def save(posterior: Posterior[Any], path: str | Path, *, with_frozen: bool = False) -> None:
     """Writes a posterior to one file, atomically.
+
+    Frozen parameters are the network's, which ``load`` is given. The file has digests of them
+    instead, so that a posterior over a small part of a large network has a small file, and is not
+    put onto another network by mistake.
 
     Args:
         posterior: A posterior that was made by one of ``bbh.methods``.
         path: The file to write, usually called ``….safetensors``.
+        with_frozen: Whether to write the frozen parameters too: where the network's own weights are
+            kept nowhere else.
     """
     if posterior.recipe is None:
         raise StorageError(
@@ -64,10 +71,10 @@ def save(posterior: Posterior[Any], path: str | Path) -> None:
         },
         "seed": torch.initial_seed(),
     }
-    tensors = {
-        name: value.detach().cpu().contiguous()
-        for name, value in (posterior.state_dict() | described).items()
-    }
+    frozen = posterior.frozen() if with_frozen else {}
+    everything = posterior.state_dict() | described
+    everything |= {_constant(name): value for name, value in frozen.items()}
+    tensors = {name: value.detach().cpu().contiguous() for name, value in everything.items()}
     description["digest"] = _digest(description, tensors)
     with atomic_path(Path(path)) as temporary:
         try:
@@ -89,7 +96,8 @@ def load(
     Args:
         path: A file that ``save`` wrote.
         network: A network with the structure and names of the one that was given to the method. Its
-            weights do not matter.
+            frozen weights must be the same too, unless the file has them; other weights do not
+            matter.
         forward: The function that calls the network, if the method was given one. It is code, so
             it is not in the file.
         execution: How to put draws through the network, as in the methods.
@@ -147,14 +155,21 @@ def _loaded(
             )
     network = _frozen_alike(network, description["network"]["trainable"])
     method = registered()[description["method"]]
-    num_values = sum(value.numel() for value in everything.values())
+    # What the user's network has is in memory already.
+    given = (*everything.values(), *network.parameters(), *network.buffers())
+    num_values = sum(value.numel() for value in given)
     # Loading must not change the user's random state. Only that of the CPU has to be kept, since
     # the method draws all random numbers there.
     with torch.random.fork_rng(devices=[]), BoundedBuilding(num_values):
         posterior: Posterior[Any] = method(
             network, forward=forward, execution=execution, **arguments
         )
-    _check_types(path, posterior.state_dict(), tensors)
+    _put_frozen(path, posterior, tensors)
+    if problem := _other_base(posterior, tensors):
+        raise StorageError(
+            f"{path} was saved for another network: {problem}. "
+            "(A file has frozen parameters only if save was called with with_frozen=True.)"
+        )
     try:
         posterior.load_state_dict(tensors, assign=True)
     except RuntimeError as error:
@@ -166,10 +181,51 @@ def _loaded(
     return posterior.eval()
 
 
-def _check_types(path: Path, built: dict[str, Tensor], stored: dict[str, Tensor]) -> None:
+def _constant(name: str) -> str:
+    """The name that a frozen parameter has in a file: beside the network's buffers, as in 0.1."""
+    return f"constants.{name.replace('.', '/')}"
+
+
+def _put_frozen(path: Path, posterior: Posterior[Any], tensors: dict[str, Tensor]) -> None:
+    """Takes frozen parameters out of a file's tensors if it has them, and into the posterior.
+
+    Without them the network's own are used, in the type to which the posterior was converted.
+    """
+    own = posterior.frozen()
+    built = posterior.state_dict() | {_constant(name): value for name, value in own.items()}
+    converted = _check_types(path, built, tensors)
+    stored = {name: tensors.pop(_constant(name), None) for name in own}
+    for name, value in own.items():
+        found = stored[name]
+        if found is None:
+            found = value.to(converted.get(value.dtype, value.dtype))
+        elif found.shape != value.shape:
+            raise StorageError(
+                f"{path} has {name} in the shape {list(found.shape)}, where {list(value.shape)} "
+                "belongs."
+            )
+        posterior.frozen.replace({name: found})
+    if own and _DIGESTS not in tensors and None not in stored.values():  # a file of 0.1
+        tensors[_DIGESTS] = posterior.frozen.digests()
+
+
+def _other_base(posterior: Posterior[Any], tensors: dict[str, Tensor]) -> str | None:
+    """What is different about the frozen parameters; None if they are those of the file."""
+    digests = tensors.get(_DIGESTS)
+    if digests is None or not len(posterior.frozen):
+        return None
+    return posterior.frozen.difference(digests)
+
+
+def _check_types(
+    path: Path, built: dict[str, Tensor], stored: dict[str, Tensor]
+) -> dict[torch.dtype, torch.dtype]:
     """Raises unless all tensors have the types they were built with, or were all converted alike.
 
     A posterior may have been converted to double precision as a whole, but not in parts.
+
+    Returns:
+        The type that each type was converted to.
     """
     found: dict[torch.dtype, torch.dtype] = {}
     for name in built.keys() & stored.keys():
@@ -177,6 +233,7 @@ def _check_types(path: Path, built: dict[str, Tensor], stored: dict[str, Tensor]
         same_kind = before == now or (before.is_floating_point and now.is_floating_point)
         if not same_kind or found.setdefault(before, now) != now:
             raise StorageError(f"{path} has {name} as {now}, where {before} belongs.")
+    return found
 
 
 def _not_finite(posterior: Posterior[Any]) -> list[str]:
@@ -196,10 +253,7 @@ def _frozen_alike(network: nn.Module, trainable: dict[str, str]) -> nn.Module:
     parameters = dict(network.named_parameters())
     if all(value.requires_grad == (name in trainable) for name, value in parameters.items()):
         return network
-    network = copy.deepcopy(network)  # the user's network must not change
-    for name, value in network.named_parameters():
-        value.requires_grad_(name in trainable)
-    return network
+    return with_trainable(network, trainable)  # the user's network must not change
 
 
 def fingerprint(network: nn.Module) -> dict[str, dict[str, str]]:

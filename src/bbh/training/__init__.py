@@ -8,6 +8,7 @@ from bbh.training.eager import EagerSteps
 from bbh.training.features import cached_features
 from bbh.training.fitting import fit
 from bbh.training.history import EpochRecord, History
+from bbh.training.members import fit_members
 from bbh.training.options import Checkpoint, Validation
 from bbh.training.recorded import RecordedSteps, make_steps
 from bbh.training.step import TrainingStep
@@ -31,6 +32,7 @@ __all__ = [
     "Validation",
     "cached_features",
     "fit",
+    "fit_members",
     "make_adam",
     "make_steps",
     "tune",

@@ -18,6 +18,7 @@ from bbh.batches import num_data_of
 from bbh.files import WriteError, remove_leftovers
 from bbh.posterior import Posterior
 from bbh.prediction import evaluate
+from bbh.processes import gathered
 from bbh.training import checkpoints
 from bbh.training.arguments import as_schedule, check_arguments
 from bbh.training.comparing import Comparing
@@ -27,7 +28,6 @@ from bbh.training.history import History
 from bbh.training.interruption import waiting_signals
 from bbh.training.options import Checkpoint, Validation
 from bbh.training.passing import length_of
-from bbh.training.processes import gathered
 from bbh.training.random_numbers import (
     Order,
     PassCounter,
@@ -227,7 +227,9 @@ def fit(
                     metrics: dict[str, float] = {}
                     if validation is not None:
                         batches = comparing.validation(validation.loader)
-                        metrics = evaluate(posterior, batches, validation.num_samples)
+                        metrics = evaluate(
+                            posterior, batches, validation.num_samples, fabric=fabric
+                        )
                     # Draws and clocks differ between processes, but all must stop together.
                     seconds = time.perf_counter() - started
                     metrics, seconds = fabric.broadcast((metrics, seconds))

@@ -10,7 +10,7 @@ from typing import Any
 
 from lightning_fabric import Fabric
 
-from bbh.training.processes import gathered
+from bbh.processes import gathered
 
 logger = logging.getLogger("bbh")
 

@@ -12,7 +12,7 @@ import torch
 from lightning_fabric import Fabric
 from torch.utils.data import DataLoader
 
-from bbh.training.processes import gathered
+from bbh.processes import gathered
 from bbh.training.verdicts import random_states
 
 logger = logging.getLogger("bbh")

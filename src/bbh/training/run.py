@@ -13,11 +13,11 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from bbh import checks
 from bbh.annealing import Schedule
+from bbh.processes import gathered, share
 from bbh.training import checkpoints
 from bbh.training.display import Display
 from bbh.training.eager import EagerSteps
 from bbh.training.history import EpochRecord, History
-from bbh.training.processes import gathered, share
 from bbh.training.random_numbers import Order, random_state, restore_random_state
 from bbh.training.recorded import RecordedSteps
 from bbh.training.settings import Settings

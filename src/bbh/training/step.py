@@ -15,8 +15,8 @@ from bbh.generators.factored.gradients import clip_, stop_collecting, total_norm
 from bbh.generators.factored.optimizer import FactoredOptimizer
 from bbh.objective import FreeEnergy, auxiliary_loss, check_settings, free_energy
 from bbh.posterior import Posterior
+from bbh.processes import averaged, share_frozen
 from bbh.threads import Work, threads_for
-from bbh.training.processes import averaged
 from bbh.training.verdicts import (
     STATISTICS,
     UPDATE,
@@ -94,6 +94,7 @@ class TrainingStep:
         self.optimizer = optimizer
         if fabric is not None:
             self._objective, self.optimizer = fabric.setup(self._objective, optimizer)
+            share_frozen(fabric, posterior.frozen)
         self.gradient_clip = gradient_clip
         if not isinstance(self.plain_optimizer, FactoredOptimizer):
             # An earlier optimizer may not have been closed; this one needs whole gradients.
@@ -288,6 +289,10 @@ class _Objective(nn.Module):
     def __init__(self, posterior: Posterior[Any]):
         super().__init__()
         self.posterior = posterior
+        # DistributedDataParallel would send all buffers to every process in every step, and frozen
+        # parameters are kept as buffers. They are sent once, by ``TrainingStep``.
+        frozen = posterior.frozen.state_names()
+        self._ddp_params_and_buffers_to_ignore = [f"posterior.frozen.{name}" for name in frozen]
 
     def forward(
         self,

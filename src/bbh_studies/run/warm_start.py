@@ -67,7 +67,7 @@ def trained_networks(
     networks: list[nn.Module] = []
     for weights in posterior.sample(posterior.weights.turns).apart():
         networks.append(make_network())
-        networks[-1].load_state_dict(posterior.constants() | weights)
+        networks[-1].load_state_dict(posterior.frozen() | posterior.constants() | weights)
     return networks
 
 
