@@ -17,13 +17,15 @@ from bbh.batches import (
     cut,
     first_tensor,
     inputs_of,
+    length_of,
     move,
 )
-from bbh.likelihoods import P, Sums
-from bbh.memory import LARGEST_BATCH, peak_bytes, tiling
+from bbh.likelihoods import P
+from bbh.memory import by_rows
 from bbh.posterior import Posterior
 from bbh.prediction.draws import Draws, evaluation_mode
-from bbh.samples import Samples
+from bbh.prediction.limits import Limits, Tiles, outputs_of
+from bbh.prediction.results import Results
 
 logger = logging.getLogger("bbh")
 
@@ -59,8 +61,9 @@ def predict(
             ``refresh_batch_norm``.
         batch_size: Examples per call; None takes as many as the memory limit allows, at most 1000.
         memory_limit: Bytes that draws, activations and kept outputs may take in addition to the
-            model and the result. At least one draw and one example are always processed at once,
-            even if they take more.
+            model and the result. The process grows by no more than half as much again, and by a
+            second result if the inputs are a loader without a length. At least one draw and one
+            example are always processed at once, even if they take more.
         keep_draws: Keep the probabilities of every single draw (regression always does).
         precision: With ``torch.bfloat16`` or ``torch.float16`` the network computes matrix products
             and convolutions in half precision. This is faster on a GPU, and changes probabilities
@@ -77,6 +80,7 @@ def predict(
         # A dictionary may be a whole batch, with targets that are not inputs.
         inputs = inputs_of(inputs) if isinstance(inputs, Mapping) else inputs
         home, pieces = _device_of(inputs), iter([cast(Inputs, inputs)])
+        num_pieces = 1
     else:
         listed = cast(list[Any], inputs) if type(inputs) is list else []
         if listed and all(isinstance(one, Tensor) for one in listed):
@@ -85,10 +89,12 @@ def predict(
                 "for the first, iter(inputs) for the second."
             )
         check_loader("inputs", inputs)
-        home = torch.device("cpu")
+        home, num_pieces = torch.device("cpu"), length_of(inputs)
         pieces = _inputs_of_all(cast(Iterable[Any], inputs))
-    limits = _Limits(batch_size, memory_limit)
-    return _predict(posterior, pieces, num_samples, samples, limits, keep_draws, home, precision)
+    limits = Limits(batch_size, memory_limit)
+    return _predict(
+        posterior, pieces, num_samples, samples, limits, keep_draws, home, num_pieces, precision
+    )
 
 
 def evaluate(
@@ -114,9 +120,11 @@ def evaluate(
             targets.append(known.cpu())
             yield inputs
 
-    limits = _Limits(None, memory_limit)
-    home = torch.device("cpu")
-    predictive = _predict(posterior, pieces(), num_samples, samples, limits, False, home)
+    limits = Limits(None, memory_limit)
+    home, num_pieces = torch.device("cpu"), length_of(loader)
+    predictive = _predict(
+        posterior, pieces(), num_samples, samples, limits, False, home, num_pieces
+    )
     return posterior.likelihood.metrics(predictive, torch.cat(targets))
 
 
@@ -136,103 +144,55 @@ def _inputs_of_all(loader: Iterable[Any]) -> Iterator[Inputs]:
         yield inputs_of(batch)
 
 
-class _Limits:
-    """Divides the memory limit: a quarter for draws, a quarter for kept outputs, half for work."""
-
-    def __init__(self, batch_size: int | None, memory_limit: int):
-        if batch_size is not None and batch_size < 1:
-            raise ValueError(f"batch_size={batch_size}: at least one example per call.")
-        self.batch_size = batch_size or LARGEST_BATCH
-        self.memory_limit = memory_limit
-        self.draws = memory_limit // 4
-        self.work = memory_limit // 2
-
-    def check_kept(self, size: int) -> None:
-        """Raises if the outputs to keep take more than their share of the memory limit."""
-        if size > self.memory_limit // 4:
-            raise MemoryError(
-                f"the outputs of all draws take more than a quarter of memory_limit="
-                f"{self.memory_limit:,} bytes. Predict fewer inputs at a time, take fewer draws, "
-                "raise memory_limit, or leave out keep_draws."
-            )
-
-
 def _predict(
     posterior: Posterior[P],
     pieces: Iterator[Inputs],
     num_samples: int,
     samples: Mapping[str, Tensor] | None,
-    limits: _Limits,
+    limits: Limits,
     keep_draws: bool,
     home: torch.device,
+    num_pieces: int | None,
     precision: torch.dtype = torch.float32,
 ) -> P:
     likelihood = posterior.likelihood
     half = None if precision == torch.float32 else precision
-    keep = keep_draws or likelihood.keeps_outputs
-    sums: list[Sums] = []
-    kept: list[Tensor] = []
-    kept_bytes = 0
     with evaluation_mode(posterior), torch.no_grad():
         draws = Draws(posterior, num_samples, samples, limits.draws)
-        per_example = None
+        keep = keep_draws or likelihood.keeps_outputs
+        tiles = results = None
         for piece in pieces:
             if not count(piece):
                 continue
-            if per_example is None:
-                per_example = _bytes_per_example(posterior, piece, draws, half)
-            examples, at_once = tiling(
-                per_example, count(piece), limits.work, posterior.device, limits.batch_size
-            )
+            if tiles is None or results is None:
+                tiles = Tiles(posterior, piece, draws, limits, half)
+                check = limits.check_kept if keep else None
+                # A loader's batches are as large as the first, but for the last.
+                room = count(piece) * (num_pieces or 1)
+                results = Results(draws.total, count(piece), room, home, check)
+            examples, at_once = tiles.of(piece)
             for first in range(0, count(piece), examples):
                 batch = move(cut(piece, first, first + examples), posterior.device)
-                outputs: list[Tensor] = []
-                batch_sums: Sums = {}
                 for some in draws.at_most(at_once):
-                    result = _outputs(posterior, batch, some, half)
-                    for name, value in likelihood.sums(result).items():
-                        batch_sums[name] = batch_sums[name] + value if name in batch_sums else value
-                    if keep:
-                        outputs.append(result.to(home))
-                        kept_bytes += outputs[-1].nbytes
-                        limits.check_kept(kept_bytes)
-                sums.append({name: value.to(home) for name, value in batch_sums.items()})
-                kept += [torch.cat(outputs)] if keep else []
-    if not sums:
+                    outputs = outputs_of(posterior, batch, some, half)
+                    results.add(outputs, likelihood.sums(outputs))
+                results.end_batch()
+    if results is None:
         raise ValueError("there is nothing to predict: the inputs are empty.")
-    joined = {name: torch.cat([one[name] for one in sums]) for name in sums[0]}
     with torch.no_grad():  # a likelihood may have parameters of its own
-        predictive = likelihood.predictive(
-            joined, draws.total, torch.cat(kept, dim=1) if keep else None
-        )
-    finite = torch.isfinite(predictive.mean).flatten(1).all(1)
+        predictive = likelihood.predictive(results.sums(), draws.total, results.outputs())
+    _warn_of_not_finite(predictive.mean)
+    return predictive
+
+
+def _warn_of_not_finite(mean: Tensor) -> None:
+    finite = by_rows(lambda some: torch.isfinite(some).flatten(1).all(1), mean)
     if not finite.all():
         logger.warning(
             "%d of %d predictions are not finite: look for NaN in the inputs.",
             int((~finite).sum()),
             len(finite),
         )
-    return predictive
-
-
-def _outputs(
-    posterior: Posterior[Any], inputs: Inputs, samples: Samples, half: torch.dtype | None
-) -> Tensor:
-    if half is None:
-        return posterior(inputs, samples)
-    with torch.autocast(posterior.device.type, half):
-        return posterior(inputs, samples).float()
-
-
-def _bytes_per_example(
-    posterior: Posterior[Any], piece: Inputs, draws: Draws, half: torch.dtype | None
-) -> int:
-    """Peak memory of a forward pass of one example with one draw."""
-    one = move(cut(piece, 0, 1), posterior.device)
-    draw = draws.first()
-    return max(
-        1, peak_bytes(lambda: posterior.likelihood.sums(_outputs(posterior, one, draw, half)))
-    )
 
 
 def _device_of(inputs: Inputs) -> torch.device:
