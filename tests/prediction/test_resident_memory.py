@@ -87,16 +87,11 @@ NO_LENGTH = f"iter({LOADER})"
     ("kind", "rows", "draws", "limit"),
     [
         ("mlp", 60_000, 40, 8 * MIB),
-        ("convolution", 300, 5, 16 * MIB),
         ("transformer", 1000, 5, 8 * MIB),
     ],
 )
 def test_a_process_grows_little_beyond_the_limit(kind, rows, draws, limit):
     assert over_limit(kind, rows, draws, limit) <= ALLOWED
-
-
-def test_a_loader_is_held_to_the_same_limit():
-    assert over_limit("mlp", 60_000, 20, 8 * MIB, LOADER) <= ALLOWED
 
 
 @pytest.mark.slow
