@@ -50,10 +50,12 @@ types: setup
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-# Source archive and wheel in dist/, without a network: the builder is in the environment.
+# Source archive, wheel, list of parts (CycloneDX) and licences in dist/, without a network: the
+# builder is in the environment.
 dist: setup
 	rm -rf dist
 	$(BIN)/hatchling build -d dist
+	$(BIN)/python release/parts.py dist
 
 clean:
 	rm -rf .venv .venv-bench site dist
