@@ -109,8 +109,8 @@ def _stated(part: dict[str, Any]) -> list[str]:
     found: list[str] = []
     for one in part.get("licenses", []):
         text = one.get("expression") or one["license"].get("id") or one["license"]["name"]
-        # Some packages put the whole text of their licence there.
-        found.append(text.strip().partition("\n")[0])
+        # Some packages put the whole text of their licence there, others a classifier.
+        found.append(text.strip().partition("\n")[0].rpartition(" :: ")[2])
     return list(dict.fromkeys(found))
 
 

@@ -99,6 +99,7 @@ def test_licences_are_a_line_each():
         "a": {"license": {"id": "MIT"}},
         "b": {"expression": "Apache-2.0 OR BSD-3-Clause"},
         "c": {"license": {"name": "A licence\nwith its whole text"}},
+        "e": {"license": {"name": "License :: OSI Approved :: MIT License"}},
     }
     bom = {"components": [part(name, licence) for name, licence in ways.items()]}
     bom["components"].append({"name": "d", "version": "2"})
@@ -106,5 +107,6 @@ def test_licences_are_a_line_each():
         "a 1.0: MIT",
         "b 1.0: Apache-2.0 OR BSD-3-Clause",
         "c 1.0: A licence",
+        "e 1.0: MIT License",
         "d 2: not stated",
     ]
