@@ -189,16 +189,19 @@ def kill_studies(number: int, seed: int) -> Tally:
 
 
 def _recorded(out: Path) -> tuple[str, list[str]]:
-    """What a study recorded but for its times, and the names of its files."""
+    """What a study recorded but for its times and its memory, and the names of its files."""
     folder = out / "digits" / "corrected" / "bbb-3"
     record = Record.read(folder / "record.json")
     arrays = read_arrays(folder, record.arrays)
-    content = dataclasses.asdict(dataclasses.replace(record, arrays=""))
+    # Somebody may commit to the repository meanwhile.
+    record = dataclasses.replace(record, arrays="", commit=None, dirty=False)
+    content = dataclasses.asdict(record)
     files = sorted(str(path.relative_to(out)) for path in out.rglob("*"))
     return fingerprint([_timeless(content), arrays]), files
 
 
 def _timeless(content: Any) -> Any:
     if isinstance(content, dict):
-        return {key: _timeless(one) for key, one in content.items() if "second" not in key}
+        kept = (key for key in content if "second" not in key and "memory" not in key)
+        return {key: _timeless(content[key]) for key in kept}
     return [_timeless(one) for one in content] if isinstance(content, list) else content
