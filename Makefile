@@ -10,7 +10,7 @@ SEED := $(shell date +%s)
 endif
 RANDOM_ORDER = --randomly-seed=$(SEED) --hypothesis-seed=$(SEED)
 
-.PHONY: demo test test-slow setup lint types docs dist pictures tables bench clean
+.PHONY: demo test test-slow test-faults coverage setup lint types docs dist pictures tables bench clean
 
 demo: setup
 	$(BIN)/bbh demo
@@ -20,6 +20,18 @@ test: lint types docs
 
 test-slow: setup
 	$(BIN)/pytest -q -m slow $(RANDOM_ORDER)
+
+# Kills, damaged files, full disks: what docs/nothing-lost.md promises, tried thousands of times.
+# `make test-faults FAULTS='--kills 5 --files 500'` tries less, `--seed` the same again.
+test-faults: setup
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m faults $(FAULTS)
+
+# Lines and branches that the tests reach, those of the processes they start included.
+coverage: setup
+	rm -f .coverage .coverage.*
+	$(BIN)/pytest -n 2 -q --dist worksteal $(RANDOM_ORDER) --cov --cov-report=
+	$(BIN)/coverage report --skip-covered --sort=cover
+	$(BIN)/coverage html
 
 setup: $(STAMP)
 
@@ -38,10 +50,12 @@ types: setup
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-# Source archive and wheel in dist/, without a network: the builder is in the environment.
+# Source archive, wheel, list of parts (CycloneDX) and licences in dist/, without a network: the
+# builder is in the environment.
 dist: setup
 	rm -rf dist
 	$(BIN)/hatchling build -d dist
+	$(BIN)/python release/parts.py dist
 
 clean:
 	rm -rf .venv .venv-bench site dist

@@ -266,3 +266,11 @@ def num_data_of(loader: object) -> int:
             f"the loader's {type(sampler).__name__} may not visit every example. {remedy}"
         )
     return len(known.dataset)
+
+
+def length_of(loader: object) -> int | None:
+    """The number of batches that a loader yields; None if it does not say."""
+    try:
+        return len(loader) if isinstance(loader, Sized) else None
+    except TypeError:  # a DataLoader over an iterable dataset has __len__, but it raises
+        return None

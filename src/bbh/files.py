@@ -134,15 +134,21 @@ def sha256(path: Path, length: int | None = None) -> str:
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Writes a dictionary as JSON, atomically and with a checksum of its content."""
-    text = json.dumps({**content, _CHECKSUM: _checksum(content)}, indent=1)
+    text = json.dumps({_CHECKSUM: _checksum(content), **content}, indent=1)
     with atomic_path(path) as temporary:
         temporary.write_text(text + "\n", encoding="utf-8")
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path, *, newer: str = "") -> dict[str, Any]:
     """Reads a dictionary that ``write_json`` wrote, without the checksum.
 
     Files of earlier versions have no checksum and are read without one.
+
+    Args:
+        path: The file.
+        newer: A key that files of earlier versions do not have: with a value for it a file must
+            have a checksum, so that none is taken for an old one whose checksum was lost. Best is
+            the last key, since the checksum is the first.
 
     Raises:
         DamagedFileError: The file holds no such dictionary, or its content was changed.
@@ -154,6 +160,8 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise DamagedFileError(f"{path} holds no JSON object")
     known: dict[str, Any] = content
+    if known.get(newer) and _CHECKSUM not in known:
+        raise DamagedFileError(f"{path} lacks its checksum")
     if _CHECKSUM in known and known.pop(_CHECKSUM) != _checksum(known):
         raise DamagedFileError(f"{path} was changed after it was written: its checksum differs")
     return known

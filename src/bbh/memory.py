@@ -1,7 +1,8 @@
 """Measures the memory that a computation needs, and divides work to stay within a limit."""
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -22,9 +23,40 @@ def peak_bytes(compute: Callable[[], object]) -> int:
     8000
     """
     mode = LiveBytes()
-    with torch.no_grad(), mode:
+    with torch.no_grad(), _unfused_attention(), mode:
         compute()
     return mode.peak
+
+
+@contextmanager
+def _unfused_attention() -> Generator[None]:
+    """Within this context transformer layers run as many operations, whose tensors are counted.
+
+    As the single operation that they are fused to on a CPU, they hide what it allocates.
+    """
+    fused = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fused)
+
+
+def by_rows(compute: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
+    """``compute`` of some rows of ``values`` after the other, so that its own tensors stay small.
+
+    >>> by_rows(lambda rows: rows.exp().sum(1), torch.zeros(3, 2))
+    tensor([2., 2., 2.])
+    """
+    rows = max(1, _CACHE_BYTES // 4 // max(1, values[:1].nbytes))
+    if len(values) <= rows:
+        return compute(values)
+    first = compute(values[:rows])
+    joined = first.new_empty((len(values), *first.shape[1:]))
+    joined[:rows] = first
+    for start in range(rows, len(values), rows):
+        joined[start : start + rows] = compute(values[start : start + rows])
+    return joined
 
 
 def tiling(

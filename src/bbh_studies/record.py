@@ -111,7 +111,7 @@ class Record:
     def read(path: Path) -> "Record":
         """Reads a record, or says why it cannot."""
         try:
-            content = read_json(path)
+            content = read_json(path, newer="arrays")
         except (OSError, DamagedFileError) as error:
             raise RecordError(f"{error}, so it is no record of a run.") from error
         if (schema := content.get("schema")) != SCHEMA:

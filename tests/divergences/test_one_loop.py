@@ -35,13 +35,24 @@ def loop():
 @pytest.mark.parametrize("width", [1, 7, 1000])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_all_operations(loop, monkeypatch, width, threads):
-    monkeypatch.setattr(one_loop, "_COLUMNS_PER_THREAD", 1)
+    monkeypatch.setattr(one_loop, "_COLUMNS_PER_PART", 1)
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     first, second = torch.rand(3, width), torch.randn(1, width)
     total, rows = loop(first, second)
     terms, expected = everything(list(first), list(second))
     torch.testing.assert_close(total, terms.double().sum().float())
     torch.testing.assert_close(rows, torch.stack(expected))
+
+
+def test_no_bit_depends_on_the_number_of_threads(loop, monkeypatch):
+    first, second = torch.rand(3, 200_001), torch.randn(1, 200_001)
+    found = []
+    for threads in (1, 2, 3, 16):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        found.append(loop(first, second))
+    for total, rows in found[1:]:
+        assert torch.equal(total, found[0][0])
+        assert torch.equal(rows, found[0][1])
 
 
 def test_tables_may_be_views(loop):

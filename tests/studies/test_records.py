@@ -42,6 +42,15 @@ def test_no_flipped_bit_goes_unnoticed(tmp_path):
     assert read_arrays(tmp_path, known.arrays).keys() == ARRAYS.keys()
 
 
+def test_a_lost_checksum_does_not_make_an_old_record(tmp_path):
+    path = make_record().write(tmp_path, ARRAYS)
+    lines = path.read_text().splitlines()
+    assert "sha256" in lines[1]
+    path.write_text("\n".join([lines[0], *lines[2:]]))
+    with pytest.raises(RecordError, match="lacks its checksum"):
+        Record.read(path)
+
+
 def test_arrays_of_another_run_are_refused(tmp_path):
     make_record().write(tmp_path / "a", ARRAYS)
     make_record().write(tmp_path / "b", {"entropy": np.zeros(3)})

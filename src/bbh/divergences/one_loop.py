@@ -22,8 +22,8 @@ from bbh.divergences.recorder import ARITHMETIC, Computation, Language, record
 
 logger = logging.getLogger("bbh")
 
-# Columns that are worth a thread of their own.
-_COLUMNS_PER_THREAD = 2**15
+# Columns that are worth a thread of their own, and are summed by themselves.
+_COLUMNS_PER_PART = 2**15
 _SECONDS_TO_COMPILE = 120
 # Otherwise square roots and choices would keep the compiler from computing with vectors.
 _VECTORS = ("-fno-math-errno", "-fno-trapping-math")
@@ -97,7 +97,11 @@ class OneLoop:
         self._num_results = num_results
 
     def __call__(self, *tables: Float[Tensor, "_ D"]) -> tuple[Float[Tensor, ""], Tensor]:
-        """The sum of all terms, and the rows of results; tables are in single precision."""
+        """The sum of all terms, and the rows of results; tables are in single precision.
+
+        The columns are divided in the same way however many threads there are, so that the sums
+        are the same to the last bit.
+        """
         tables = tuple(table.contiguous() for table in tables)
         width = tables[0].shape[1]
         results = tables[0].new_empty(self._num_results, width)
@@ -106,12 +110,13 @@ class OneLoop:
         def run(first: int, last: int) -> float:
             return self._run(places, results.data_ptr(), width, first, last)
 
-        parts = max(1, min(torch.get_num_threads(), width // _COLUMNS_PER_THREAD))
-        if parts == 1:
-            total = run(0, width)
+        parts = max(1, width // _COLUMNS_PER_PART)
+        edges = [width * part // parts for part in range(parts + 1)]
+        threads = min(torch.get_num_threads(), parts)
+        if threads == 1:
+            total = sum(map(run, edges[:-1], edges[1:]))
         else:
-            edges = [width * part // parts for part in range(parts + 1)]
-            with ThreadPoolExecutor(parts) as pool:
+            with ThreadPoolExecutor(threads) as pool:
                 total = sum(pool.map(run, edges[:-1], edges[1:]))
         return results.new_tensor(total), results
 

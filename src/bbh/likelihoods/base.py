@@ -95,7 +95,10 @@ class Likelihood(nn.Module, ABC, Generic[P]):
 
     @abstractmethod
     def predictive(self, sums: Sums, num_samples: int, outputs: Tensor | None) -> P:
-        """The predictive distribution, from sums over all draws and the outputs if kept."""
+        """The predictive distribution, from sums over all draws and the outputs if kept.
+
+        It may overwrite the sums, which are not used again.
+        """
 
     @abstractmethod
     def metrics(

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from bbh import checks
 from bbh.likelihoods.base import Likelihood, Sums, check_same_shape, readable
 from bbh.likelihoods.classification import check_ignore_index, class_metrics, weights_from
+from bbh.memory import by_rows
 from bbh.predictive import ClassPredictive
 
 
@@ -74,14 +75,14 @@ class Bernoulli(Likelihood[ClassPredictive]):
 
     def predictive(self, sums: Sums, num_samples: int, outputs: Tensor | None) -> ClassPredictive:
         """The averaged probability of yes for every output, and its uncertainties."""
-        mean = sums["probs"] / num_samples
+        mean = sums["probs"].div_(num_samples)
         return ClassPredictive(
             mean=mean,
             num_samples=num_samples,
-            entropy=_binary_entropy(mean),
-            expected_entropy=sums["entropy"] / num_samples,
-            confidence=torch.maximum(mean, 1 - mean),
-            labels=(mean > 0.5).long(),
+            entropy=by_rows(_binary_entropy, mean),
+            expected_entropy=sums["entropy"].div_(num_samples),
+            confidence=by_rows(lambda probs: torch.maximum(probs, 1 - probs), mean),
+            labels=by_rows(lambda probs: (probs > 0.5).long(), mean),
             draws=None if outputs is None else outputs.sigmoid(),
         )
 

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from bbh import checks, metrics
 from bbh.likelihoods.base import Likelihood, Sums, readable
+from bbh.memory import by_rows
 from bbh.predictive import ClassPredictive
 
 
@@ -81,13 +82,13 @@ class Categorical(Likelihood[ClassPredictive]):
 
     def predictive(self, sums: Sums, num_samples: int, outputs: Tensor | None) -> ClassPredictive:
         """The averaged probabilities and their uncertainties."""
-        mean = sums["probs"] / num_samples
+        mean = sums["probs"].div_(num_samples)
         confidence, labels = mean.max(-1)
         return ClassPredictive(
             mean=mean,
             num_samples=num_samples,
-            entropy=entropy(mean),
-            expected_entropy=sums["entropy"] / num_samples,
+            entropy=by_rows(entropy, mean),
+            expected_entropy=sums["entropy"].div_(num_samples),
             confidence=confidence,
             labels=labels,
             draws=None if outputs is None else self.classes_last(outputs).softmax(-1),

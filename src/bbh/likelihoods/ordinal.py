@@ -12,6 +12,7 @@ from bbh import checks, metrics
 from bbh.likelihoods.base import Likelihood, Parts, Sums, check_same_shape, readable
 from bbh.likelihoods.classification import check_ignore_index, class_metrics, entropy
 from bbh.likelihoods.regression import rounded
+from bbh.memory import by_rows
 from bbh.predictive import OrdinalPredictive
 from bbh.standardisation import columns
 
@@ -114,13 +115,13 @@ class Ordinal(Likelihood[OrdinalPredictive]):
 
     def predictive(self, sums: Sums, num_samples: int, outputs: Tensor | None) -> OrdinalPredictive:
         """The averaged probabilities of all levels, and their uncertainties."""
-        mean = sums["probs"] / num_samples
+        mean = sums["probs"].div_(num_samples)
         confidence, labels = mean.max(-1)
         return OrdinalPredictive(
             mean=mean,
             num_samples=num_samples,
-            entropy=entropy(mean),
-            expected_entropy=sums["entropy"] / num_samples,
+            entropy=by_rows(entropy, mean),
+            expected_entropy=sums["entropy"].div_(num_samples),
             confidence=confidence,
             labels=labels,
             draws=None if outputs is None else self.level_log_probs(outputs).exp(),

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bbh.batches import Batch
+from bbh.batches import Batch, length_of
 from bbh.posterior import Posterior
 from bbh.prediction import evaluate
 from bbh.prediction.draws import evaluation_mode, seeded
 from bbh.samples import Params, Samples, size
 from bbh.training.comparison import Comparison
-from bbh.training.passing import Passing, length_of
+from bbh.training.passing import Passing
 
 logger = logging.getLogger("bbh")
 

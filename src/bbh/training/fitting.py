@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from bbh.annealing import Schedule
-from bbh.batches import num_data_of
+from bbh.batches import length_of, num_data_of
 from bbh.files import WriteError, remove_leftovers
 from bbh.posterior import Posterior
 from bbh.prediction import evaluate
@@ -27,7 +27,6 @@ from bbh.training.display import Display, make_display
 from bbh.training.history import History
 from bbh.training.interruption import waiting_signals
 from bbh.training.options import Checkpoint, Validation
-from bbh.training.passing import length_of
 from bbh.training.random_numbers import (
     Order,
     PassCounter,

@@ -1,6 +1,6 @@
 """Keeps some of the examples that a loader yields while they are used for something else."""
 
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -88,11 +88,3 @@ def _cut(batch: Batch, first: int, last: int) -> Batch:
         return batch
     weights = None if batch.weights is None else batch.weights[first:last]
     return Batch(cut(batch.inputs, first, last), batch.targets[first:last], weights)
-
-
-def length_of(loader: object) -> int | None:
-    """The number of batches that a loader yields; None if it does not say."""
-    try:
-        return len(loader) if isinstance(loader, Sized) else None
-    except TypeError:  # a DataLoader over an iterable dataset has __len__, but it raises
-        return None

@@ -13,8 +13,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from bbh.batches import length_of
 from bbh.network import describe_modules
-from bbh.training.passing import length_of
 from bbh.training.step import TrainingStep
 
 Settings = dict[str, str | int | float | None]
