@@ -2,12 +2,14 @@
 
 import copy
 from contextlib import nullcontext
+from functools import partial
 
 import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import bbh
+from bbh.divergences import lines_cost
 from bbh.execution import Streams
 from bbh.generators.factored.rmsprop import TensorFlowRMSprop
 from bbh.training import recorded as graphs
@@ -15,6 +17,7 @@ from bbh_studies.problems.cifar5 import channels_innermost
 from bbh_studies.problems.cifar5.resnet import ResNet
 from divergences.test_neighbours import CASES
 from divergences.test_neighbours import compare as compare_neighbours
+from generators.test_directions import compare_lines
 from generators.test_factored_optimizers import posterior_and_data
 from generators.test_outer_adam import SETTINGS, SHAPES, check_rounding, compare, rounding
 from generators.test_outer_rmsprop import RANKS
@@ -22,7 +25,16 @@ from generators.test_outer_rmsprop import SETTINGS as RMSPROP
 from generators.test_outer_rmsprop import compare as compare_rmsprop
 from generators.test_skinny import CASES as SKINNY
 from generators.test_skinny import compare as compare_products
-from scenarios import BatchNormNet, LeNet, LSTMNet, SmallLeNet, TransformerNet, mlp, over_methods
+from scenarios import (
+    METHODS,
+    BatchNormNet,
+    LeNet,
+    LSTMNet,
+    SmallLeNet,
+    TransformerNet,
+    mlp,
+    over_methods,
+)
 from studies.test_filter_response_norm import (
     LARGE,
     MANY,
@@ -44,6 +56,8 @@ NETWORKS = {
     "lstm": (LSTMNet, lambda: torch.randint(0, 3, (12, 5))),
     "transformer": (TransformerNet, lambda: torch.randint(0, 3, (12, 5))),
 }
+
+DIRECTIONS = partial(bbh.methods.bayes_by_hypernet, generator=bbh.generators.Directions())
 
 
 @over_methods
@@ -98,7 +112,9 @@ def test_draws_are_the_same_for_all_batches_when_made_again():
     torch.testing.assert_close(predictive.mean, predictive.mean[:1].expand(300, 3))
 
 
-@over_methods
+@pytest.mark.parametrize(
+    "method", [*METHODS.values(), DIRECTIONS], ids=[*METHODS.keys(), "directions"]
+)
 @pytest.mark.parametrize("make", [mlp, SmallLeNet, BatchNormNet])
 def test_graphs_train_as_single_kernels_do(method, make):
     inputs = torch.randn(40, 4) if make is mlp else torch.randn(40, 1, 6, 6)
@@ -261,6 +277,13 @@ def test_rank_adam_kernel_with_half_the_moments():
             old.copy_(new)
 
     check_rounding(*rounding(on_gpu))
+
+
+def test_kernel_of_lines():
+    from bbh.divergences.lines_triton import sums_and_slopes
+
+    compare_lines(sums_and_slopes, "cuda")
+    compare_lines(lines_cost._sums_and_slopes, "cuda")
 
 
 def test_neighbour_kernel():

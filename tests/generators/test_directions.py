@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import bbh
-from bbh.divergences import NearestNeighbourEntropy
+from bbh.divergences import NearestNeighbourEntropy, lines_cost
 from bbh.divergences.closed_form import normal_kl
 from bbh.generators import Directions
 from bbh.noise import GaussianNoise
@@ -204,25 +204,16 @@ def test_impossible_settings_are_refused(wrong, message):
         Directions(**wrong)
 
 
-def test_kernel_and_blocks_agree_with_autograd():
-    """The sums and slopes of one tensor, by Triton's interpreter and in blocks that do not fit."""
-    code = """
-import torch
-from bbh.divergences import lines_cost
-torch.manual_seed(0)
-lines_cost._BLOCK = 1000
-for kind in ("blocks", "kernel"):
-    if kind == "kernel":
-        from bbh.divergences.lines_triton import sums_and_slopes
-    else:
-        sums_and_slopes = lines_cost._sums_and_slopes
+def compare_lines(compute, device: str = "cpu") -> None:
+    """The sums and slopes of one tensor against autograd in double precision."""
+    torch.manual_seed(0)
     for number in (1, 33, 4096, 9001):
-        m, s = torch.randn(number), torch.randn(number)
+        m, s = torch.randn(2, number, device=device)
         s[0] = 0.0
         # A column of a wider table: its two entries are not neighbours in memory.
-        moments = torch.rand(2, 3)[:, 1]
-        out = torch.full((2, number), torch.nan)
-        found = sums_and_slopes(m, s, out[0], out[1], moments, 1.7, 1e-2)
+        moments = torch.rand(2, 3, device=device)[:, 1]
+        out = torch.full((2, number), torch.nan, device=device)
+        found = compute(m, s, out[0], out[1], moments, 1.7, 1e-2)
         exact_m, exact_s = (one.double().requires_grad_() for one in (m, s))
         logs = (exact_s.square() + 1e-4).log().sum() / 2
         products = [exact_m.square().sum(), (exact_m * exact_s).sum(), exact_s.square().sum()]
@@ -232,6 +223,18 @@ for kind in ("blocks", "kernel"):
         slopes = torch.stack(torch.autograd.grad(total, (exact_m, exact_s)))
         torch.testing.assert_close(found.double(), sums.detach(), rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(out.double(), slopes, rtol=1e-4, atol=1e-4)
+
+
+def test_blocks_agree_with_autograd(monkeypatch):
+    monkeypatch.setattr(lines_cost, "_BLOCK", 1000)
+    compare_lines(lines_cost._sums_and_slopes)
+
+
+def test_kernel_agrees_with_autograd():
+    code = """
+from bbh.divergences.lines_triton import sums_and_slopes
+from generators.test_directions import compare_lines
+compare_lines(sums_and_slopes)
 print("agreed")
 """
     assert run_interpreted(code).strip() == "agreed"
