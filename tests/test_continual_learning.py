@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from bbh.divergences.prior_cost import lines_prior_cost
 from scipy import stats
 from sklearn.datasets import load_digits
 from torch import Tensor
@@ -13,9 +12,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import bbh
 from bbh.divergences import ClosedForm, NearestNeighbourEntropy
-from bbh.divergences.base import Comparison, NormalMarginals
+from bbh.divergences.base import NormalMarginals
 from bbh.priors import Centred, DiagonalNormal, Normal, Sampled
-from bbh.samples import Line, flatten
+from bbh.samples import flatten
 
 SHAPES = {"w": torch.Size([2, 3]), "b": torch.Size([2])}
 
@@ -54,17 +53,6 @@ def test_the_closed_form_is_that_of_torch(prior):
         *(torch.cat([one["w"].flatten(), one["b"]]) for one in (prior.locs, prior.scales))
     )
     torch.testing.assert_close(found.complexity, td.kl_divergence(q, p).sum())
-
-
-def test_weights_on_lines_cost_what_their_draws_do(prior):
-    """Where weights are m + s·h, the prior's cost is exact over the draws of h."""
-    moved = torch.randn(16, 2, 1)
-    mean, direction = torch.randn(2, 3), torch.rand(2, 3)
-    draws = {"w": mean + direction * moved}
-    shapes = {"w": SHAPES["w"]}
-    lines = {"w": Line(mean, direction, moved)}
-    found = lines_prior_cost(Comparison(draws, shapes, prior, lines=lines))
-    torch.testing.assert_close(found, -prior.log_density(draws, shapes).mean())
 
 
 @pytest.mark.parametrize("method", [bbh.methods.bayes_by_backprop, bbh.methods.bayes_by_hypernet])

@@ -48,10 +48,10 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'bbh.adapters' has no attribute {name!r}")
     # A module imported on the way draws random numbers; a seed set before keeps its meaning.
     state = random.getstate()
-    found = getattr(importlib.import_module(_WHERE[name]), name)
-    random.setstate(state)
-    globals()[name] = found
-    return found
+    try:
+        return getattr(importlib.import_module(_WHERE[name]), name)
+    finally:
+        random.setstate(state)
 
 
 def __dir__() -> list[str]:

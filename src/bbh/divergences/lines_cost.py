@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 
 from bbh.divergences.base import Comparison
 from bbh.lines import Lines
-from bbh.samples import unflatten
+from bbh.samples import Params, Shapes, unflatten
 from bbh.triton_available import triton_available
 
 # Weights per block, on a CPU: what is computed of them stays in the cache.
@@ -32,27 +32,38 @@ def cost_without_entropy_of_h(comparison: Comparison, lines: Lines, floor: float
         floor: |s| is √(s² + floor²), so that the slope of its logarithm is finite.
     """
     prior, shapes = comparison.prior, comparison.shapes
-    row = prior.centre(shapes, lines.moved)
-    centres = {} if row is None else unflatten(row.unsqueeze(0), shapes)
+    centres = _by_name(prior.centre(shapes, lines.moved), shapes)
+    units = _by_name(prior.units(shapes, lines.moved), shapes)
     means: list[Tensor] = []
+    directions: list[Tensor] = []
     precisions: list[float] = []
     constant = 0.0
     others: list[Tensor] = []
     for name, mean in lines.means.items():
-        normal = prior.normal(name)
+        direction, normal = lines.directions[name], prior.normal(name)
         if normal is None:
             draws = comparison.samples[name]
             others.append(-prior.log_prob(name, draws).sum() / len(draws))
             precisions.append(0.0)
         else:
-            mean = mean - centres[name][0] if name in centres else mean
+            mean = mean - centres[name] if name in centres else mean
+            if name in units:
+                # In other units u both terms change by log u, so their difference stays the same.
+                mean, direction = mean / units[name], direction / units[name]
             mean = mean - normal.loc if normal.loc else mean
             precisions.append(normal.scale**-2)
             constant += mean.numel() * math.log(normal.scale * math.sqrt(2 * math.pi))
         means.append(mean)
+        directions.append(direction)
     moments = torch.stack([lines.moved.mean(0), lines.moved.square().mean(0)])
-    total = _WithGradient.apply(moments, floor, precisions, *means, *lines.directions.values())
+    total = _WithGradient.apply(moments, floor, precisions, *means, *directions)
     return torch.stack([cast(Tensor, total) + constant, *others]).sum()
+
+
+def _by_name(row: Tensor | None, shapes: Shapes) -> Params:
+    if row is None:
+        return {}
+    return {name: value[0] for name, value in unflatten(row.unsqueeze(0), shapes).items()}
 
 
 class _WithGradient(torch.autograd.Function):

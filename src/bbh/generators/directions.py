@@ -103,5 +103,4 @@ class MovedTensors(GeneratorModule):
 
 
 def _signs(value: Tensor) -> Tensor:
-    # Drawn on the CPU in single precision, so that a seed gives the same values on every device.
-    return torch.empty(value.shape).bernoulli_().mul_(2).sub_(1).to(value)
+    return torch.empty_like(value).bernoulli_().mul_(2).sub_(1)
