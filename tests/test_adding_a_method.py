@@ -74,6 +74,7 @@ def test_contract_tests_find_it(house):
     assert re.search(r"\b[1-9]\d* passed", found), found
 
 
+@pytest.mark.slow
 def test_benchmark_finds_it(house):
     found = run(
         house, "-m", "bbh_studies", "bench", "cpu", "--quick", "--no-scaling", "--only", NAME

@@ -378,6 +378,7 @@ def test_a_study_that_is_registered_is_known_everywhere(tmp_path, monkeypatch):
     assert "| Tiny network |" in text
 
 
+@pytest.mark.slow
 def test_rows_get_only_the_settings_they_have(tmp_path):
     arguments = ["run", "digits", "--method", "map", "--method", "bbb", "--epochs", "1"]
     arguments += ["--set", "initial_scale=0.1", "--device", "cpu", "--jobs", "2"]
@@ -448,6 +449,7 @@ def test_fetching_names_the_files_it_got(monkeypatch):
     assert fetched == result.output.split() == list(NOTMNIST)
 
 
+@pytest.mark.slow
 def test_runs_side_by_side_are_the_runs_one_by_one(tmp_path):
     arguments = ["run", "digits", "--method", "map", "--seed", "0", "--seed", "1"]
     arguments += ["--epochs", "1", "--device", "cpu"]
@@ -464,6 +466,7 @@ def test_runs_side_by_side_are_the_runs_one_by_one(tmp_path):
         assert "err" in (tmp_path / "b" / place / "log.txt").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_failure_beside_others_names_its_log(tmp_path):
     arguments = ["run", "digits", "--method", "map", "--method", "bbb", "--epochs", "1"]
     arguments += ["--set", "learning_rate=1e30", "--device", "cpu", "--jobs", "2"]

@@ -51,7 +51,13 @@ def mean_field(posterior: bbh.Posterior) -> tuple[Tensor, Tensor]:
     return loc.detach(), scale.detach()
 
 
-@pytest.mark.parametrize("sampling", list(Sampling))
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        pytest.param(one, marks=() if one is Sampling.WEIGHTS else pytest.mark.slow)
+        for one in Sampling
+    ],
+)
 def test_bayes_by_backprop_finds_a_factorised_posterior(sampling: Sampling):
     # Orthogonal columns of different lengths: the posterior is three independent Gaussians.
     columns = torch.linalg.qr(torch.randn(16, 3))[0] * torch.tensor([4.0, 2.0, 0.8])
@@ -115,7 +121,9 @@ def test_maximum_a_posteriori_finds_the_mode():
     ("generator", "dim", "divergence", "num_samples"),
     [
         (LayerWise(hidden=(8,), slope=1.0), 1, NearestNeighbourEntropy(), 5),
-        (LayerWise(hidden=(16,)), 1, NearestNeighbourEntropy(), 5),
+        pytest.param(
+            *(LayerWise(hidden=(16,)), 1, NearestNeighbourEntropy(), 5), marks=pytest.mark.slow
+        ),
         (LayerWise(hidden=(16,)), 4, NearestNeighbourEntropy(neighbours=3), 10),
     ],
     ids=["linear", "one dimension", "four dimensions"],

@@ -62,6 +62,15 @@ NETWORKS = {
     ),
 }
 over_networks = pytest.mark.parametrize("case", NETWORKS.values(), ids=NETWORKS.keys())
+# Where a test of every kind of network takes minutes: those that differ most, and others slowly.
+_TELLING = ("mlp", "batch norm")
+over_telling_networks = pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=name, marks=() if name in _TELLING else pytest.mark.slow)
+        for name, case in NETWORKS.items()
+    ],
+)
 
 
 class Examples(Dataset):
@@ -158,7 +167,7 @@ def test_save_and_load_give_identical_predictions(method, case, tmp_path):
     assert torch.equal(*predictions)
 
 
-@over_networks
+@over_telling_networks
 @over_methods
 def test_resumed_training_equals_uninterrupted(method, case, tmp_path):
     def train(epochs: int, **options: Any) -> dict[str, Tensor]:
