@@ -29,6 +29,7 @@ def save_pretrained(
     *,
     metrics: Mapping[str, float] | None = None,
     description: str = "",
+    with_frozen: bool = True,
 ) -> None:
     """Writes a posterior to a folder that can be uploaded to the hub as it is.
 
@@ -40,9 +41,11 @@ def save_pretrained(
         folder: The folder, which may exist; its files of the same names are replaced.
         metrics: Numbers for the model card, such as the result of ``bbh.evaluate``.
         description: What the model is for and what it was trained on, for the model card.
+        with_frozen: Whether the folder has the network's frozen parameters too, so that it can be
+            loaded without them. False is for adapters of a base model that users have already.
     """
     folder = Path(folder)
-    save(posterior, folder / WEIGHTS)
+    save(posterior, folder / WEIGHTS, with_frozen=with_frozen)
     facts = _facts(posterior)
     _write(folder / CONFIG, json.dumps(facts, indent=1) + "\n")
     _write(folder / CARD, _card(facts, dict(metrics or {}), description))
