@@ -29,6 +29,11 @@ _COLUMNS = {
         "memory of a step [GB]": ("training_bytes", 1e-9),
     },
 }
+_LARGE = {
+    "step [ms]": ("step_ms", 1.0),
+    "built in [s]": ("build_s", 1.0),
+    "parameters [million]": ("parameters", 1e-6),
+}
 # The columns of the estimator card: title → metric. The noise is shown for two of the targets.
 _NOISE = {
     "spread": "spread",
@@ -53,7 +58,7 @@ def bench_table(records: Sequence[Record], study: str, part: str, problem: str =
 
     Args:
         records: Records of all studies and benchmarks.
-        study: bench-cpu or bench-gpu.
+        study: bench-cpu, bench-gpu or bench-large.
         part: side-by-side, scaling, floor or headline.
         problem: The network of side-by-side rows.
     """
@@ -72,7 +77,7 @@ def bench_table(records: Sequence[Record], study: str, part: str, problem: str =
             if not name.endswith(("_q1", "_q3"))
         ]
         return pipe_table(["measure", "value"], rows)
-    columns = _COLUMNS[part]
+    columns = _LARGE if study == "bench-large" else _COLUMNS[part]
     used = {
         title: column
         for title, column in columns.items()

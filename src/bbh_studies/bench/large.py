@@ -17,10 +17,9 @@ from bbh_studies.bench.own import OWN_METHODS, num_parameters, problem_steps
 from bbh_studies.bench.problems import Problem, Sizes
 from bbh_studies.bench.records import HEADLINE, SIDE_BY_SIDE, Writer, headline_table
 from bbh_studies.bench.settings import Settings
-from bbh_studies.bench.timing import Task, Timing, interleaved, peak_memory
+from bbh_studies.bench.timing import Task, Timing, interleaved
 
 STUDY = "bench-large"
-_FLOAT_BYTES = 4
 # Contender → the number of draws that see the batch; None for the method's own number.
 _CONTENDERS = {"map": None, "bbb": None, "bbh-one-draw": 1, "bbh": None}
 
@@ -96,11 +95,7 @@ def _measure(
         step: Callable[[], object] = lambda steps=steps: steps.take(  # noqa: E731
             (problem.inputs, problem.targets), 1.0
         )
-        parameters = num_parameters(posterior)
-        found[name] = {"build_s": seconds, "parameters": parameters}
-        if problem.device.type == "cuda" and (peak := peak_memory(step, problem.device)):
-            # The first step makes gradients, moments and activations; parameters come on top.
-            found[name]["training_bytes"] = peak + _FLOAT_BYTES * parameters
+        found[name] = {"build_s": seconds, "parameters": num_parameters(posterior)}
         tasks.append(Task(name, step, settings.repeats))
     timed = interleaved(tasks, rounds=settings.rounds, warm_up=4, device=problem.device)
     weights = found["map"]["parameters"]
@@ -131,8 +126,6 @@ def _beside_map(
     own, plain = found[name], found["map"]
     ratios = {f"{title}_build_s": own["build_s"]}
     ratios[f"{title}_parameters_over_map"] = own["parameters"] / plain["parameters"]
-    if "training_bytes" in own and "training_bytes" in plain:
-        ratios[f"{title}_memory_over_map"] = own["training_bytes"] / plain["training_bytes"]
     if name in timings and "map" in timings:
         ratios[f"{title}_step_over_map"] = timings[name].median / timings["map"].median
     return ratios
