@@ -185,7 +185,7 @@ def _predict(
         found = found_here(posterior, pieces, wanted)
     else:
         found = found_together(posterior, pieces, wanted, fabric)
-    if not any(found.sizes):
+    if not sum(found.sizes):
         raise ValueError("there is nothing to predict: the inputs are empty.")
     with torch.no_grad():  # a likelihood may have parameters of its own
         predictive = posterior.likelihood.predictive(found.sums, found.num_draws, found.outputs)

@@ -48,7 +48,7 @@ class Found(NamedTuple):
     """Results for some examples.
 
     Attributes:
-        sums: Sums over draws; empty for likelihoods that keep outputs instead.
+        sums: Sums over draws.
         outputs: The outputs of all draws, if they are kept.
         num_draws: The number of draws.
         sizes: The number of examples of every batch; 0 for those of other processes.
@@ -124,7 +124,7 @@ def found_together(
 
 def _in_order(everyone: list[Found], home: torch.device) -> Found:
     """One result from those of all processes, which dealt the batches out in turn."""
-    some = next((one for one in everyone if any(one.sizes)), everyone[0])
+    some = next((one for one in everyone if sum(one.sizes)), everyone[0])
     owners = [index % len(everyone) for index in range(len(some.sizes))]
     sizes = [everyone[owner].sizes[index] for index, owner in enumerate(owners)]
 
