@@ -10,7 +10,7 @@ SEED := $(shell date +%s)
 endif
 RANDOM_ORDER = --randomly-seed=$(SEED) --hypothesis-seed=$(SEED)
 
-.PHONY: demo test test-slow test-faults coverage setup lint types docs dist pictures tables bench clean
+.PHONY: demo test test-slow test-faults coverage setup lint types docs dist pictures tables tutorials bench clean
 
 demo: setup
 	$(BIN)/bbh demo
@@ -71,6 +71,10 @@ pictures: setup
 # Tables of README and docs from the committed records.
 tables: setup
 	$(BIN)/python docs/tables.py
+
+# The notebooks of docs/tutorials run anew, with their outputs: a few minutes.
+tutorials: setup
+	$(BIN)/python docs/run_tutorials.py
 
 # Beside other libraries, in an environment of its own; benchmarks/README.md says how.
 bench:

@@ -86,13 +86,13 @@ def new_axes(
     **labels: str | tuple[float, float],
 ) -> "tuple[Figure, Axes]":
     """An empty figure, made without pyplot: no window, no global state."""
-    from matplotlib.figure import Figure
+    from bbh.plots.shown import ShownFigure
 
     # Fixed margins, in inches: laying them out anew would take half of a report's time.
     lines = str(labels.get("title", "")).count("\n") + ("title" in labels)
     left, right, top = 0.78, 0.12, 0.2 + 0.18 * lines
     box = (left, bottom, width - left - right, height - top - bottom)
-    figure = Figure(figsize=(width, height))
+    figure = ShownFigure(figsize=(width, height))
     axes = figure.add_axes(
         (box[0] / width, box[1] / height, box[2] / width, box[3] / height),
     )

@@ -54,11 +54,11 @@ def examples(
     ]
     order = entropy.argsort(kind="stable")
     with figure_style(PLAIN):
-        from matplotlib.figure import Figure
+        from bbh.plots.shown import ShownFigure
 
         columns = min(number, len(order), _MOST_IN_A_ROW)
         rows = -(-min(number, len(order)) // columns)
-        figure = Figure(figsize=(0.9 * columns + 0.2, 2.6 * rows + 0.7), layout="constrained")
+        figure = ShownFigure(figsize=(0.9 * columns + 0.2, 2.6 * rows + 0.7), layout="constrained")
         parts: Any = figure.subfigures(2, 1)
         kinds = (("surest", order[:number]), ("most doubtful", order[::-1][:number]))
         for part, (title, chosen) in zip(parts, kinds, strict=True):

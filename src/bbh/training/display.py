@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -17,6 +18,7 @@ from rich.progress import (
 from rich.table import Column
 
 from bbh.training.history import EpochRecord
+from bbh.training.notebook_line import NotebookLine
 
 # Seconds between updates of the bar. Reading a loss makes an accelerator wait, and more than five
 # updates per second would not be noticed.
@@ -130,6 +132,10 @@ def _display(
 ) -> Generator[Display]:
     if not isinstance(progress, bool):
         yield progress
+        return
+    # Without ipywidgets, Rich warns in a notebook instead of showing its bar.
+    if progress and Console().is_jupyter:
+        yield NotebookLine(epochs, steps_per_epoch)
         return
     bar = Progress(
         TextColumn("epoch"),
