@@ -89,8 +89,8 @@ def test_the_library_does_without_what_only_studies_need():
         "sys.modules |= dict.fromkeys(('typer', 'matplotlib', 'jinja2', 'pooch', 'bbh_studies'))\n"
         "sys.modules |= dict.fromkeys(('lightning', 'transformers', 'huggingface_hub', 'onnx'))\n"
         "import bbh\n"
-        # Classes of other libraries' kinds: these modules say which extra to install.
-        "needing = ('lightning', 'lightning_callback', 'hugging_face')\n"
+        # Classes of other libraries' kinds: these modules, or their users, say what to install.
+        "needing = ('lightning', 'lightning_callback', 'hugging_face', 'plots.shown')\n"
         "for one in pkgutil.walk_packages(bbh.__path__, 'bbh.'):\n"
         "    if not one.name.endswith('_triton') and not one.name.endswith(needing):\n"
         "        importlib.import_module(one.name)\n"

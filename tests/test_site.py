@@ -28,23 +28,26 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Links(HTMLParser):
-    """What a page leads to and what it loads: tag and address."""
+    """What a page leads to and what it loads, tag and address, and the places one can lead to."""
 
     def __init__(self, page: Path):
         super().__init__()
         self.found: list[tuple[str, str]] = []
+        self.places: set[str] = set()
         self.feed(page.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.found += [(tag, value) for name, value in attrs if name in ("href", "src") and value]
+        self.places |= {value for name, value in attrs if name in ("id", "name") and value}
 
 
 def test_every_link_is_a_file_and_nothing_comes_from_elsewhere(site):
     # Only a server shows the page of what is not found, and that at any depth.
     pages = [page for page in site.rglob("*.html") if page.name != "404.html"]
     assert len(pages) > 10
+    read = {page.resolve(): Links(page) for page in pages}
     for page in pages:
-        links = Links(page).found
+        links = read[page.resolve()].found
         assert any(tag == "a" for tag, _ in links)
         for tag, address in links:
             parts = urlsplit(address)
@@ -53,6 +56,9 @@ def test_every_link_is_a_file_and_nothing_comes_from_elsewhere(site):
             elif parts.path:
                 target = page.parent / unquote(parts.path)
                 assert target.is_file(), f"{page.name} leads to {address}"
+                if parts.fragment and target.suffix == ".html":
+                    places = read[target.resolve()].places
+                    assert unquote(parts.fragment) in places, f"{page.name} leads to {address}"
 
 
 @pytest.fixture(params=["disk", "server"])
@@ -70,6 +76,20 @@ def address(request: pytest.FixtureRequest, site: Path):
         threading.Thread(target=server.serve_forever).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_tutorial_is_a_page_with_pictures_for_every_screen(browser, site, width):
+    page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme="dark")
+    page.goto(f"{site.as_uri()}/tutorials/outliers.html")
+    assert page.locator("body").get_attribute("data-md-color-scheme") == "slate"
+    pictures = page.locator("img.figure")
+    assert pictures.count() == 2
+    assert pictures.evaluate_all("all => all.every(one => one.naturalWidth > 0)")
+    # Code scrolls, the page does not.
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    assert page.locator("a[download]").get_attribute("href") == "outliers.ipynb"
+    page.close()
 
 
 def test_links_and_search_work(browser, address):
