@@ -1,8 +1,10 @@
 """A strict, seeded world for every test, the same on every machine."""
 
+import multiprocessing.util
 import os
 import random
 import shutil
+import tempfile
 from pathlib import Path
 
 import hypothesis
@@ -13,6 +15,12 @@ import torch
 # Each of these colours what commands print, for people; tests read it.
 for _name in ("FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS", "TTY_COMPATIBLE"):
     os.environ.pop(_name, None)
+
+# Processes are started through a socket in a temporary folder. A socket's name has at most a hundred
+# bytes, and the temporary folder's may be longer; this one is remembered by ``multiprocessing``.
+_temporary, tempfile.tempdir = tempfile.tempdir, "/tmp" if Path("/tmp").is_dir() else None
+multiprocessing.util.get_temp_dir()
+tempfile.tempdir = _temporary
 
 # Two test processes on two cores: more threads would only wait for each other.
 torch.set_num_threads(1)

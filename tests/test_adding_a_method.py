@@ -63,6 +63,7 @@ def test_fit_predict_save_load_inspect_and_attack(house):
     assert "sign of collapse" in found
 
 
+@pytest.mark.slow
 def test_contract_tests_find_it(house):
     # On one network here; the suite itself runs it on all of them.
     chosen, test = (

@@ -415,6 +415,7 @@ def test_records_of_another_schema_are_refused(tmp_path):
             Record.read(path)
 
 
+@pytest.mark.slow
 def test_the_demo_compares_all_six_methods_and_reports(tmp_path):
     arguments = ["demo", "--epochs", "1", "--seed", "5", "--out", str(tmp_path)]
     result = runner.invoke(app, arguments)

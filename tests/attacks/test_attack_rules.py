@@ -112,6 +112,7 @@ class TestAttack:
 
     @over_attacks
     @over_norms
+    @pytest.mark.slow
     def test_a_sweep_is_the_attack_at_each_size(self, attack: type[Attack], norm: Norm):
         posterior = bbh.methods.bayes_by_backprop(SmallLeNet(), Categorical()).eval()
         inputs, sizes = torch.rand(6, 1, 5, 5), [0.3, 0.0, 0.05]
