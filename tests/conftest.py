@@ -16,7 +16,7 @@ import torch
 for _name in ("FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS", "TTY_COMPATIBLE"):
     os.environ.pop(_name, None)
 
-# Processes are started through a socket in a temporary folder. A socket's name has at most a hundred
+# Processes are started through a socket in a temporary folder. A socket's name has at most 100
 # bytes, and the temporary folder's may be longer; this one is remembered by ``multiprocessing``.
 _temporary, tempfile.tempdir = tempfile.tempdir, "/tmp" if Path("/tmp").is_dir() else None
 multiprocessing.util.get_temp_dir()
