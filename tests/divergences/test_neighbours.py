@@ -104,7 +104,7 @@ def test_with_a_compiler(compiling, samples, prior, neighbours):
         error = compare(neighbours_cpu.log_distances, samples, prior, neighbours, weights)
         assert error < 1e-4
     sizes = (samples, prior) if prior else (samples,)
-    assert neighbours_cpu._compiled(sizes, FLOOR, neighbours, False) is not None
+    assert neighbours_cpu._compiled(sizes, FLOOR, neighbours) is not None
 
 
 @needs_compiler

@@ -5,14 +5,13 @@ import logging
 import math
 from dataclasses import dataclass
 
-from jaxtyping import Float
 from torch import Tensor
 
 from bbh.distribution import Cost
 from bbh.divergences.base import Comparison, Divergence
 from bbh.divergences.lines_cost import cost_without_entropy_of_h
 from bbh.divergences.nearest_neighbour import check_floor
-from bbh.divergences.neighbours import sum_log_distances
+from bbh.divergences.neighbours import log_distances, sum_log_distances
 from bbh.lines import Lines
 
 logger = logging.getLogger("bbh")
@@ -86,24 +85,24 @@ class NearestNeighbourEntropy(Divergence):
         if comparison.lines is not None:
             return Cost(self._estimate_on_lines(comparison, comparison.lines))
         generated = comparison.flat()
+        num_samples, num_weights = generated.shape
+        neighbours, constant = self._neighbours_and_constant(num_samples)
+        log_distance = sum_log_distances(generated, None, self.floor, neighbours)
+        entropy = log_distance / num_samples + num_weights * constant
         log_prior = comparison.prior.flat_log_density(generated, comparison.shapes)
-        return Cost(-log_prior.mean() - self._entropy(generated))
+        return Cost(-log_prior.mean() - entropy)
 
     def _estimate_on_lines(self, comparison: Comparison, lines: Lines) -> Tensor:
         """H(m + s·h) = log |s| + H(h): all weights of a tensor have the same H(h)."""
+        neighbours, constant = self._neighbours_and_constant(len(lines.moved))
+        entropies = log_distances(lines.moved, self.floor, neighbours).mean(0) + constant
         rest = cost_without_entropy_of_h(comparison, lines, self.floor)
-        return rest - self._entropy(lines.moved, lines.counts)
+        return rest - entropies @ lines.counts
 
-    def _entropy(
-        self, drawn: Float[Tensor, "S D"], counts: Float[Tensor, " D"] | None = None
-    ) -> Tensor:
-        """The sum of the entropies of all columns, each taken as often as ``counts`` says."""
-        num_samples = len(drawn)
-        number = drawn.shape[1] if counts is None else counts.sum()
+    def _neighbours_and_constant(self, num_samples: int) -> tuple[int, float]:
+        """k, and what is added to the mean logarithm of the distance to the k-th neighbour."""
         neighbours = self.neighbours or default_neighbours(num_samples)
-        constant = _digamma(num_samples) - _digamma(neighbours) + math.log(2)
-        log_distance = sum_log_distances(drawn, None, self.floor, neighbours, counts)
-        return log_distance / num_samples + number * constant
+        return neighbours, _digamma(num_samples) - _digamma(neighbours) + math.log(2)
 
 
 def lonely(num_samples: int, neighbours: int) -> float:

@@ -20,7 +20,6 @@ def sum_log_distances(
     reference: Float[Tensor, "M D"] | None,
     floor: float,
     neighbours: int = 1,
-    counts: Float[Tensor, " D"] | None = None,
 ) -> Float[Tensor, ""]:
     """Σ log ν, or Σ log(ρ/ν) with a reference, over all draws and weights.
 
@@ -31,30 +30,32 @@ def sum_log_distances(
         reference: M draws from the prior; ρ is the distance to the nearest of them.
         floor: Distances are √(distance² + floor²).
         neighbours: k; ν is the distance to the k-th nearest other value.
-        counts: How often each column counts, if there is no reference; None for once.
     """
     few = len(values) <= _MANY and (reference is None or len(reference) <= _MANY)
     on_gpu = values.is_cuda and values.dtype == torch.float32 and triton_available()
     if few and (on_gpu or not values.is_cuda):
-        return cast(Tensor, _WithGradient.apply(values, reference, floor, neighbours, counts))
-    return sum_log_distances_plain(values, reference, floor, neighbours, counts)
+        return cast(Tensor, _WithGradient.apply(values, reference, floor, neighbours))
+    return sum_log_distances_plain(values, reference, floor, neighbours)
 
 
 def sum_log_distances_plain(
-    values: Tensor,
-    reference: Tensor | None,
-    floor: float,
-    neighbours: int,
-    counts: Tensor | None = None,
+    values: Tensor, reference: Tensor | None, floor: float, neighbours: int
 ) -> Tensor:
     """The same sum as ``sum_log_distances``, computed by sorting and differentiated by autograd."""
+    if reference is None:
+        return log_distances(values, floor, neighbours).sum()
     ordered = values.sort(dim=0).values
     within = _floored(neighbour_distance(ordered, neighbours), floor)
-    if reference is None:
-        columns = within.log().sum(0)
-        return columns.sum() if counts is None else columns @ counts
     across = _floored(ordered - nearest_of(reference, ordered), floor)
     return (across / (within + TINY) + TINY).log().sum()
+
+
+def log_distances(
+    values: Float[Tensor, "S D"], floor: float, neighbours: int
+) -> Float[Tensor, "S D"]:
+    """log ν of every draw and weight; the draws of each weight come in ascending order."""
+    ordered = values.sort(dim=0).values
+    return _floored(neighbour_distance(ordered, neighbours), floor).log()
 
 
 class _WithGradient(torch.autograd.Function):
@@ -62,19 +63,14 @@ class _WithGradient(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        values: Tensor,
-        reference: Tensor | None,
-        floor: float,
-        neighbours: int,
-        counts: Tensor | None,
+        ctx: Any, values: Tensor, reference: Tensor | None, floor: float, neighbours: int
     ) -> Tensor:
         if values.is_cuda:
             from bbh.divergences.neighbours_triton import log_distances
         else:
             from bbh.divergences.neighbours_cpu import log_distances
 
-        total, gradient = log_distances(values.contiguous(), reference, floor, neighbours, counts)
+        total, gradient = log_distances(values.contiguous(), reference, floor, neighbours)
         ctx.save_for_backward(gradient)
         return total
 
@@ -82,9 +78,9 @@ class _WithGradient(torch.autograd.Function):
     @once_differentiable
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, *gradients: Tensor
-    ) -> tuple[Tensor, None, None, None, None]:
+    ) -> tuple[Tensor, None, None, None]:
         (gradient,) = ctx.saved_tensors
-        return gradients[0] * gradient, None, None, None, None
+        return gradients[0] * gradient, None, None, None
 
 
 def _floored(distance: Tensor, floor: float) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from bbh.divergences.neighbours import TINY
-from bbh.divergences.recorder import Computation, Rows
+from bbh.divergences.recorder import Rows
 
 Pairs = tuple[tuple[int, int], ...]
 
@@ -80,27 +80,6 @@ def terms(
             torch.lerp(slopes[low], slopes[high], in_order),
         )
     return total, slopes
-
-
-def counted_terms(
-    rows: Rows, counts: Rows, *, floor: float, neighbours: int
-) -> tuple[Tensor, Rows]:
-    """``terms`` without a reference; ``counts``, a single row, says how often a column counts."""
-    total, slopes = terms(rows, floor=floor, neighbours=neighbours)
-    return total * counts[0], [slope * counts[0] for slope in slopes]
-
-
-def computation(floor: float, neighbours: int, counted: bool) -> Computation:
-    """What is computed of the tables of ``tables``."""
-    return functools.partial(
-        counted_terms if counted else terms, floor=floor, neighbours=neighbours
-    )
-
-
-def tables(values: Tensor, reference: Tensor | None, counts: Tensor | None) -> list[Tensor]:
-    """The draws, and a second table if there is one."""
-    second = reference if counts is None else counts.unsqueeze(0)
-    return [values] if second is None else [values, second.contiguous()]
 
 
 def _ordered(rows: Rows) -> tuple[Rows, list[Swap]]:

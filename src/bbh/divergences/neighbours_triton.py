@@ -15,7 +15,7 @@ import torch
 import triton
 from torch import Tensor
 
-from bbh.divergences.neighbours_rows import computation, tables
+from bbh.divergences.neighbours_rows import terms
 from bbh.divergences.recorder import ARITHMETIC, Language, record
 
 # Columns per program.
@@ -55,37 +55,34 @@ def kernel(%(tables)s, sums, results, width, COLUMNS: tl.constexpr):
 
 
 def log_distances(
-    values: Tensor,
-    reference: Tensor | None,
-    floor: float,
-    neighbours: int,
-    counts: Tensor | None = None,
+    values: Tensor, reference: Tensor | None, floor: float, neighbours: int
 ) -> tuple[Tensor, Tensor]:
     """Σ log ν, or Σ log(ρ/ν) with a reference, over all draws and weights, and its gradient.
 
     The arguments are those of ``sum_log_distances``.
     """
-    given = tables(values, reference, counts)
+    tables = [values] if reference is None else [values, reference.contiguous()]
     width = values.shape[1]
     programs = triton.cdiv(width, _COLUMNS)
     sums = values.new_empty(programs)
     gradient = torch.empty_like(values)
-    kernel = _kernel(tuple(map(len, given)), floor, neighbours, counts is not None)
-    kernel[(programs,)](*given, sums, gradient, width, COLUMNS=_COLUMNS)
+    kernel = _kernel(tuple(map(len, tables)), floor, neighbours)
+    kernel[(programs,)](*tables, sums, gradient, width, COLUMNS=_COLUMNS)
     return sums.sum(), gradient
 
 
 @functools.cache
-def _kernel(sizes: tuple[int, ...], floor: float, neighbours: int, counted: bool) -> Any:
+def _kernel(sizes: tuple[int, ...], floor: float, neighbours: int) -> Any:
     """The kernel for tables with these numbers of rows."""
-    steps, term, results = record(computation(floor, neighbours, counted), sizes, _LANGUAGE)
+    computation = functools.partial(terms, floor=floor, neighbours=neighbours)
+    steps, term, results = record(computation, sizes, _LANGUAGE)
     body = [f"{name} = {value}" for name, value in steps]
     body += [
         f"tl.store(results + {row} * stride + column, {name}, inside)"
         for row, name in enumerate(results)
     ]
-    names = ", ".join(f"table{table}" for table in range(len(sizes)))
-    code = _TEMPLATE % {"tables": names, "body": "\n    ".join(body), "term": term}
+    tables = ", ".join(f"table{table}" for table in range(len(sizes)))
+    code = _TEMPLATE % {"tables": tables, "body": "\n    ".join(body), "term": term}
     path = Path(_FOLDER.name, f"neighbours_{_kernel.cache_info().misses}.py")
     path.write_text(code)
     spec = importlib.util.spec_from_file_location(path.stem, path)

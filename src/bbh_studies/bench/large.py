@@ -20,8 +20,7 @@ from bbh_studies.bench.settings import Settings
 from bbh_studies.bench.timing import Task, Timing, interleaved
 
 STUDY = "bench-large"
-# Contender → the number of draws that see the batch; None for the method's own number.
-_CONTENDERS = {"map": None, "bbb": None, "bbh-one-draw": 1, "bbh": None}
+_CONTENDERS = ("map", "bbb", "bbh-one-draw", "bbh")
 
 
 @dataclass(frozen=True)
@@ -87,8 +86,9 @@ def _measure(
     """Builds all contenders, times their steps in turn, and compares each with MAP."""
     found: dict[str, dict[str, float]] = {}
     tasks: list[Task] = []
-    for name, draws in _CONTENDERS.items():
+    for name in _CONTENDERS:
         posterior, seconds = _built(name, problem)
+        draws = OWN_METHODS[name].likelihood_samples
         steps = problem_steps(
             posterior, problem, likelihood_samples=draws, precision=large.precision
         )
