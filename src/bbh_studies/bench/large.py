@@ -86,6 +86,7 @@ def _measure(
     """Builds all contenders, times their steps in turn, and compares each with MAP."""
     found: dict[str, dict[str, float]] = {}
     tasks: list[Task] = []
+    memory = {name: _training_memory(name, large, problem) for name in _CONTENDERS}
     for name in _CONTENDERS:
         posterior, seconds = _built(name, problem)
         draws = OWN_METHODS[name].likelihood_samples
@@ -96,6 +97,7 @@ def _measure(
             (problem.inputs, problem.targets), 1.0
         )
         found[name] = {"build_s": seconds, "parameters": num_parameters(posterior)}
+        found[name] |= memory[name]
         tasks.append(Task(name, step, settings.repeats))
     timed = interleaved(tasks, rounds=settings.rounds, warm_up=4, device=problem.device)
     weights = found["map"]["parameters"]
@@ -126,6 +128,8 @@ def _beside_map(
     own, plain = found[name], found["map"]
     ratios = {f"{title}_build_s": own["build_s"]}
     ratios[f"{title}_parameters_over_map"] = own["parameters"] / plain["parameters"]
+    if "memory_bytes" in own:
+        ratios[f"{title}_memory_over_map"] = own["memory_bytes"] / plain["memory_bytes"]
     if name in timings and "map" in timings:
         ratios[f"{title}_step_over_map"] = timings[name].median / timings["map"].median
     return ratios
@@ -139,3 +143,29 @@ def _built(name: str, problem: Problem) -> tuple[Posterior[Any], float]:
     if problem.device.type == "cuda":
         torch.cuda.synchronize(problem.device)
     return posterior, time.perf_counter() - started
+
+
+def _training_memory(name: str, large: LargeProblem, problem: Problem) -> dict[str, float]:
+    """The most memory of a GPU that two steps hold, with all that the posterior keeps there.
+
+    Steps are taken one by one and not recorded, and cuDNN does not try its algorithms: what these
+    trials need for a moment is no part of training. A CPU has no such count.
+    """
+    if problem.device.type != "cuda":
+        return {}
+    before = torch.cuda.memory_allocated(problem.device)
+    torch.cuda.reset_peak_memory_stats(problem.device)
+    with torch.backends.cudnn.flags(benchmark=False):
+        posterior, _ = _built(name, problem)
+        draws = OWN_METHODS[name].likelihood_samples
+        steps = problem_steps(
+            posterior,
+            problem,
+            cuda_graph=False,
+            likelihood_samples=draws,
+            precision=large.precision,
+        )
+        for _ in range(2):
+            steps.take((problem.inputs, problem.targets), 1.0)
+    torch.cuda.synchronize(problem.device)
+    return {"memory_bytes": torch.cuda.max_memory_allocated(problem.device) - before}
