@@ -374,6 +374,23 @@ def test_the_command_writes_where_it_says(tmp_path, monkeypatch):
     assert read(tmp_path / "here/bench-cpu/side-by-side/mlp-map").metrics["step_ms"] > 0
 
 
+def test_large_networks_are_compared_with_map(tmp_path):
+    words = ["bench", "large", "--quick", "--rounds", "2", "--out", str(tmp_path)]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+    records = tmp_path / "bench-large"
+    found = read(records / "headline/headline").metrics
+    weights, parameters = (
+        read(records / f"side-by-side/tiny-{name}").metrics["parameters"] for name in ("map", "bbb")
+    )
+    assert found["tiny_weights"] == weights
+    # A mean and a scale for every weight.
+    assert found["tiny_bbb_parameters_over_map"] == 2 == parameters / weights
+    assert found["tiny_bbh_step_over_map"] > 0
+    # Only a GPU counts its memory.
+    assert "tiny_bbh_memory_over_map" not in found
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [(["bench", "tpu"], "choose one of cpu, gpu"), (["bench", "cpu", "--peers", "no"], "folder")],
