@@ -1,6 +1,7 @@
 """What optimizers share that take gradients in factors, and the factors themselves."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -159,7 +160,9 @@ def test_training_that_broke_off_gives_them_back(make):
     assert all(p.grad is not None for p in posterior.parameters())
 
 
-@over_makers
+@pytest.mark.parametrize(
+    "make", [make_adam, partial(make_adam, moments=torch.bfloat16), make_tensorflow_rmsprop]
+)
 def test_training_goes_on_bit_for_bit(make, tmp_path):
     """The matrices' state is stored too: with another state of theirs, draws would differ."""
 

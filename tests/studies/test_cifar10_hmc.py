@@ -154,7 +154,7 @@ class TestRows:
             assert size(config.prior.shapes(network)) == 274_042
             assert config.prior.make().scale == pytest.approx(math.sqrt(0.2))
             tempered = row in ("bbb", "mnf", "bbh", "mixture")
-            assert config.training.temperature == (0.01 if tempered else 1.0)
+            assert config.training.temperature == (0.1 if tempered else 1.0)
             assert config.training.anneal_end == 0
             # Nobody sees the data more often than another.
             assert config.all_epochs == 30, row

@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
 
+import bbh
 from bbh.training.display import Display
 from bbh.training.history import EpochRecord
 from bbh_studies.record import Record
@@ -115,6 +117,24 @@ class TestEstimates:
         (run,) = plan("digits", variants=["bbh"], settings=["divergence=adversarial"])
         (without,) = plan("digits", variants=["bbh"])
         assert estimate(run).parameters == num_built(run) > estimate(without).parameters
+
+    def test_moments_in_half_precision(self):
+        """They are in the optimiser that a run gets; two of four numbers then take half a place."""
+        usual = find_study("mnist").row("bbh", "paper")
+        half = usual.with_settings(half_moments=True)
+        ratio = half.training.memory_bytes(1000) / usual.training.memory_bytes(1000)
+        assert ratio == pytest.approx(3 / 4)
+        # As wide as the paper's, on a small network.
+        small = find_study("digits").row("bbh").with_settings(hidden=(8, 512), half_moments=True)
+        posterior = small.build_posterior()
+        optimizer = small.training.make_optimizer(posterior)(posterior.parameters())
+        batch = (torch.randn(6, 1, 8, 8), torch.arange(6))
+        bbh.free_energy(posterior, batch, num_data=24).total.backward()
+        optimizer.step()
+        matrices = [p for p in posterior.parameters() if p.numel() >= 2**20]
+        assert {optimizer.state[p]["exp_avg"].dtype for p in matrices} == {torch.bfloat16}
+        with pytest.raises(ConfigError, match="rmsprop has no moments"):
+            small.with_settings(optimizer="rmsprop").check()
 
     def test_numbers_of_the_paper(self):
         sizes = {run.variant: estimate(run) for run in plan("mnist-generators")}

@@ -124,10 +124,10 @@ def _variational(method: Method) -> Config:
     """A row that starts around MAP weights, for which ten of the thirty epochs are spent.
 
     HMC sampled at temperature 1. These rows have a lower one: at full weight the complexity of
-    274,042 parameters outweighs 50,000 images, and what is left is far from every solution. It is
-    near the one that the validation split chose on CIFAR5, and was not searched for here.
+    274,042 parameters outweighs 50,000 images, and what is left is far from every solution. At this
+    one, the highest that was tried, Bayes by Hypernet is well calibrated on the validation split.
     """
-    return _row(method).with_settings(epochs=20, warm_start_epochs=10, temperature=0.01)
+    return _row(method).with_settings(epochs=20, warm_start_epochs=10, temperature=0.1)
 
 
 _HYPERNET = replace(DEFAULT_HYPERNET, spread=0.03, noise_dim=8, noise_shared=False)
