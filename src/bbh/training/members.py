@@ -41,7 +41,8 @@ def fit_members(
         fabric: Lightning Fabric with several processes, after ``fabric.launch()``.
         options: Further arguments of ``fit``. A checkpoint is written by each process, with its
             number after the path. If members share learned parameters of the likelihood, all
-            checkpoints must be of the same epoch to go on, which is checked. Early stopping would judge some members only, and is refused.
+            checkpoints must be of the same epoch to go on, which is checked. Early stopping would
+            judge some members only, and is refused.
 
     Returns:
         The history of this process's members.
