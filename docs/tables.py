@@ -22,10 +22,8 @@ from bbh_studies.record import FILE_NAME, Record
 from bbh_studies.report import inspection_table, markdown_table, training_table, uci_table
 
 ROOT = Path(__file__).parent.parent
-_BLOCK = re.compile(
-    r"(<!-- (table|bench|estimators|inspections|training|uci|faults): (.+?) -->\n).*?(<!-- /\2 -->)",
-    re.DOTALL,
-)
+_KINDS = "table|bench|estimators|inspections|training|uci|faults"
+_BLOCK = re.compile(rf"(<!-- ({_KINDS}): (.+?) -->\n).*?(<!-- /\2 -->)", re.DOTALL)
 
 
 def main(root: Path = ROOT, *, check: bool = False) -> int:
