@@ -6,7 +6,8 @@ and preset, or with ``<!-- table: toy corrected noise_scale=3 -->`` that of anot
 ``<!-- estimators: bias -->`` that table of the estimator card, after
 ``<!-- inspections: digits corrected mnf bbh -->`` what was seen in those rows' posteriors, after
 ``<!-- training: mnist-attacks corrected -->`` how long that study's runs trained, after
-``<!-- uci: defaults -->`` the tables of the UCI study.
+``<!-- uci: defaults -->`` the tables of the UCI study, after ``<!-- faults: campaign -->`` what
+came of ``make test-faults``.
 With ``--check`` nothing is written, and a file out of date is an error.
 """
 
@@ -15,15 +16,14 @@ import sys
 from functools import partial
 from pathlib import Path
 
+from bbh.files import read_json
 from bbh_studies.bench.document_tables import bench_table, estimator_table
 from bbh_studies.record import FILE_NAME, Record
 from bbh_studies.report import inspection_table, markdown_table, training_table, uci_table
 
 ROOT = Path(__file__).parent.parent
-_BLOCK = re.compile(
-    r"(<!-- (table|bench|estimators|inspections|training|uci): (.+?) -->\n).*?(<!-- /\2 -->)",
-    re.DOTALL,
-)
+_KINDS = "table|bench|estimators|inspections|training|uci|faults"
+_BLOCK = re.compile(rf"(<!-- ({_KINDS}): (.+?) -->\n).*?(<!-- /\2 -->)", re.DOTALL)
 
 
 def main(root: Path = ROOT, *, check: bool = False) -> int:
@@ -54,10 +54,31 @@ def _filled(block: re.Match[str], records: list[Record], results: Path) -> str:
         "inspections": partial(inspection_table, results),
         "training": partial(training_table, records),
         "uci": partial(uci_table, records),
+        "faults": partial(_fault_table, results),
     }[kind]
     table = make(*words.split())
     # Without records there is nothing to say: what stands there stays.
     return f"{start}\n{table}\n{end}" if table else block.group()
+
+
+def _fault_table(results: Path, name: str) -> str:
+    """What came of every campaign that ``python -m faults --record`` kept, and where it ran."""
+    path = results / "faults" / f"{name}.json"
+    if not path.exists():
+        return ""
+    record = read_json(path)
+    lines = ["| campaign | tried | promises broken | outcomes |", "|---|---:|---:|---|"]
+    for one in record["campaigns"]:
+        seen = ", ".join(f"{number:,} {outcome}" for outcome, number in one["outcomes"].items())
+        tried = sum(one["outcomes"].values())
+        lines.append(f"| {one['name']} | {tried:,} | {len(one['broken'])} | {seen} |")
+    minutes = record["seconds"] / 60
+    lines += [
+        "",
+        f"Seed {record['seed']}, {minutes:.0f} minutes on {record['hardware']['cores']} cores with "
+        f"a mean load of {record['load']}, PyTorch {record['versions']['torch']}.",
+    ]
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

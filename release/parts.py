@@ -80,6 +80,7 @@ def reduced(bom: dict[str, Any], needs: dict[str, set[str]], version: str) -> di
     }
     if missing := sorted(needs.keys() - parts.keys()):
         raise SystemExit(f"the list of parts lacks {', '.join(missing)}.")
+    parts = {name: with_licence(part) for name, part in parts.items()}
     reference = {name: part["bom-ref"] for name, part in parts.items()}
     root = {**bom["metadata"]["component"], "version": version, "type": "library"}
     direct = {canonicalize_name(Requirement(line).name) for line in project()["dependencies"]}
@@ -94,6 +95,22 @@ def reduced(bom: dict[str, Any], needs: dict[str, set[str]], version: str) -> di
         "components": [parts[name] for name in sorted(parts)],
         "dependencies": tree,
     }
+
+
+def with_licence(part: dict[str, Any]) -> dict[str, Any]:
+    """The part with the licence in its package's own words, where CycloneDX knows no name for it.
+
+    CycloneDX leaves out what is no identifier of its list, such as "3-Clause BSD License".
+    """
+    if part.get("licenses"):
+        return part
+    try:
+        stated = distribution(part["name"]).metadata.get("License") or ""
+    except PackageNotFoundError:
+        return part
+    words = stated.strip().partition("\n")[0]
+    named = {"acknowledgement": "declared", "name": words}
+    return {**part, "licenses": [{"license": named}]} if words else part
 
 
 def licences(bom: dict[str, Any]) -> str:

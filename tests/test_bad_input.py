@@ -96,6 +96,12 @@ OTHERS = [
     ("bbh.predict(posterior, DATASET)", "DataLoader(dataset"),
     ("bbh.predict(posterior, INPUTS, 2.5)", "num_samples=2.5"),
     ("bbh.predict(posterior, np.array(['a', 'b']))", "NumPy array of <U1"),
+    *(
+        (f"bbh.predict(posterior, INPUTS, memory_limit={bad})", "memory_limit=")
+        for bad in ("0", "-1", "math.nan", "'1 GB'")
+    ),
+    ("bbh.attacks.FGSM(memory_limit=0)", "memory_limit=0"),
+    ("bbh.inspect.look(posterior, memory_limit=-1)", "memory_limit=-1"),
     ("bbh.evaluate(posterior, (INPUTS, TARGETS))", "loader is a tuple"),
     ("bbh.methods.deep_ensemble(network, Categorical(), num_members=1.5)", "num_members=1.5"),
     ("bbh.methods.mixture(network, Categorical(), num_members=1.5)", "num_members=1.5"),

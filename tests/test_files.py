@@ -1,5 +1,6 @@
 """Files: a file is what was written, or an error says that it is not."""
 
+import gc
 import hashlib
 import json
 import os
@@ -127,7 +128,7 @@ class TestWriting:
         remove_leftovers(tmp_path)
         assert set(os.listdir(tmp_path)) == kept - {".other.abc.tmp"}
 
-    @pytest.mark.parametrize("kind", ["json", "checkpoint", "posterior"])
+    @pytest.mark.parametrize("kind", ["json", "checkpoint", "posterior", "program", "onnx"])
     def test_a_full_disk(self, tmp_path, kind):
         path = tmp_path / "file"
         posterior = bbh.methods.maximum_a_posteriori(
@@ -137,13 +138,18 @@ class TestWriting:
             "json": lambda: write_json(path, {"long": "x" * 10_000}),
             "checkpoint": lambda: checkpoints.write(path, {"state": torch.randn(10_000)}),
             "posterior": lambda: bbh.save(posterior, path),
+            "program": lambda: bbh.export(posterior, torch.zeros(2, 100)).save(path),
+            "onnx": lambda: bbh.export(posterior, torch.zeros(2, 100)).save_onnx(path),
         }[kind]
+        if kind == "onnx":
+            pytest.importorskip("onnxscript", reason="pip install 'bayes-by-hypernet[export]'")
         write()
         before = path.read_bytes()
         with files_of_at_most(5_000), pytest.raises(WriteError) as caught:
             write()
         assert str(caught.value).startswith(f"{path} cannot be written: ")
         assert "\n" not in str(caught.value)
+        gc.collect()  # what is left of a writer may end the whole program
         assert os.listdir(tmp_path) == ["file"]
         assert path.read_bytes() == before
 

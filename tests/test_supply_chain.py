@@ -3,6 +3,7 @@
 import importlib.util
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from packaging.requirements import Requirement
@@ -92,6 +93,19 @@ def test_what_is_missing_is_named(listed):
     bom["components"] = [one for one in bom["components"] if one["name"] != "torch"]
     with pytest.raises(SystemExit, match="lacks torch"):
         parts.reduced(bom, needs, "3.2")
+
+
+def test_a_licence_that_cyclonedx_has_no_name_for(monkeypatch):
+    """Its metadata state it all the same, as those of protobuf and transformers do."""
+    metadata = {"License": "3-Clause BSD License\nwith its whole text"}
+    monkeypatch.setattr(parts, "distribution", lambda name: SimpleNamespace(metadata=metadata))
+    unnamed = {"name": "a", "version": "1.0"}
+    made = parts.with_licence(unnamed)
+    assert parts.licences({"components": [made]}) == "a 1.0: 3-Clause BSD License\n"
+    metadata.clear()
+    assert parts.with_licence(unnamed) == unnamed
+    known = part("a", {"license": {"id": "MIT"}})
+    assert parts.with_licence(known) == known
 
 
 def test_licences_are_a_line_each():

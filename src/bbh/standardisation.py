@@ -37,7 +37,9 @@ class Standardisation:
             raise ValueError(f"{self}: the scale must be positive.")
 
 
-def standardisation_of(parts: Iterable[tuple[Tensor, Tensor | None]]) -> Standardisation:
+def standardisation_of(
+    parts: Iterable[tuple[Tensor, Tensor | None]], what: str = "targets"
+) -> Standardisation:
     """Mean and standard deviation of targets that come in parts.
 
     Targets [B] have one mean, and targets [B, …, k] have k, over all other axes. An output whose
@@ -49,6 +51,7 @@ def standardisation_of(parts: Iterable[tuple[Tensor, Tensor | None]]) -> Standar
     Args:
         parts: Targets, and a weight for every example or for every target, or None. An example with
             weight 2 counts like two equal examples. Targets of weight 0 may be NaN.
+        what: What to call them in an error.
     """
     count = mean = squares = torch.zeros((), dtype=torch.float64)
     several = False
@@ -67,7 +70,10 @@ def standardisation_of(parts: Iterable[tuple[Tensor, Tensor | None]]) -> Standar
     if not bool((count > 0).all()):
         raise ValueError(_NO_TARGETS)
     std = (squares / count).sqrt()
-    _check_finite(mean, std)
+    if not bool(mean.isfinite().all() and std.isfinite().all()):
+        raise ValueError(
+            f"the {what} or their squares are not all finite: look for NaN, infinite and huge ones."
+        )
     # Below this, the spread of equal targets is rounding.
     scale = torch.where(std > 1e-12 * mean.abs(), std, 1.0)
     return _as_standardisation(mean, scale, several)
@@ -121,11 +127,6 @@ def _weighted_median(values: Tensor, shares: Tensor) -> Tensor:
     reached = shares.gather(0, order).cumsum(0)
     first = (reached < reached[-1] / 2).sum(0, keepdim=True)
     return ordered.gather(0, first.clamp(max=len(values) - 1))[0]
-
-
-def _check_finite(mean: Tensor, std: Tensor) -> None:
-    if not bool(mean.isfinite().all() and std.isfinite().all()):
-        raise ValueError("the targets are not all finite: look for NaN or infinite ones.")
 
 
 def _as_standardisation(loc: Tensor, scale: Tensor, several: bool) -> Standardisation:

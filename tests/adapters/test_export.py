@@ -277,6 +277,13 @@ class TestWhatCannotBeExported:
         with pytest.raises(ValueError, match="any number of examples"):
             bbh.export(posterior, features(3), num_samples=2)
 
+    def test_weights_that_are_not_finite(self):
+        posterior = bbh.methods.maximum_a_posteriori(nn.Linear(4, 3), Categorical())
+        with torch.no_grad():
+            next(posterior.parameters())[0, 0] = torch.nan
+        with pytest.raises(ValueError, match="not finite: weight"):
+            bbh.export(posterior, features(2))
+
     def test_onnx_is_not_installed(self, monkeypatch, tmp_path):
         posterior = bbh.methods.bayes_by_backprop(mlp(), Categorical())
         exported = bbh.export(posterior, features(2), num_samples=2)

@@ -130,7 +130,44 @@ class TestErrors:
         with pytest.raises(StorageError, match="does not have"):
             bbh.adapters.load_pretrained(tmp_path)
 
-    @pytest.mark.parametrize("content", [None, "{", "[]", "{}", '{"network": 3}'])
+    @pytest.mark.parametrize(
+        "changed",
+        [
+            {"hidden_size": "x"},
+            {"hidden_size": -8},
+            {"vocab_size": 10**12},
+            {"num_hidden_layers": 10**9},
+        ],
+        ids=str,
+    )
+    def test_configurations_that_were_tampered_with(self, changed, tmp_path):
+        """The last two would take all memory, or hours."""
+        hugging_face = pytest.importorskip("adapters.hugging_face")
+        posterior = bbh.methods.bayes_by_backprop(hugging_face.bert(), Categorical())
+        bbh.adapters.save_pretrained(posterior, tmp_path)
+        facts = json.loads((tmp_path / "config.json").read_text())
+        facts["network"]["config"] |= changed
+        (tmp_path / "config.json").write_text(json.dumps(facts))
+        with pytest.raises(StorageError, match=r"config.json describes no Bert.* that can be made"):
+            bbh.adapters.load_pretrained(tmp_path)
+
+    @pytest.mark.parametrize("name", ["attn_implementation", "_attn_implementation"])
+    def test_no_program_is_downloaded(self, name, tmp_path):
+        """transformers would fetch and run what a configuration names as its attention."""
+        hugging_face = pytest.importorskip("adapters.hugging_face")
+        posterior = bbh.methods.bayes_by_backprop(hugging_face.bert(), Categorical())
+        bbh.adapters.save_pretrained(posterior, tmp_path)
+        facts = json.loads((tmp_path / "config.json").read_text())
+        facts["network"]["config"][name] = "somebody/attention"
+        (tmp_path / "config.json").write_text(json.dumps(facts))
+        loaded = bbh.adapters.load_pretrained(tmp_path)
+        assert loaded.network.config._attn_implementation != "somebody/attention"
+
+    def test_no_folder(self, tmp_path):
+        with pytest.raises(FileNotFoundError, match=r"there is no folder .*nothing"):
+            bbh.adapters.load_pretrained(tmp_path / "nothing", mlp())
+
+    @pytest.mark.parametrize("content", [None, "{", "[]", "{}", '{"network": 3}', "[" * 100_000])
     def test_damaged_folders(self, content, tmp_path):
         if content is not None:
             (tmp_path / "config.json").write_text(content)

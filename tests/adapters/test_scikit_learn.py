@@ -236,6 +236,8 @@ class TestSettings:
             ({"network": 3}, "network=3"),
             ({"network": torch.nn.Linear(1, 2)}, r"\[2, 2\]; \[2, 1\] are needed"),
             ({"hidden_layer_sizes": (0,)}, "hidden_layer_sizes=0"),
+            ({"hidden_layer_sizes": 3}, "hidden_layer_sizes=3: give widths"),
+            ({"fit_arguments": 3}, "fit_arguments=3: pass a dictionary"),
             ({"batch_size": 0}, "batch_size=0"),
             ({"epochs": 0}, "epochs=0"),
             ({"likelihood": bbh.likelihoods.Categorical()}, "numbers need Gaussian"),
@@ -245,6 +247,17 @@ class TestSettings:
     def test_what_cannot_work(self, settings, message):
         with pytest.raises((TypeError, ValueError), match=message):
             BayesianRegressor(**QUICK | settings).fit([[0.0], [1.0]], [0.0, 1.0])
+
+    def test_numbers_too_large_are_named(self):
+        for X, y, named in (([[0.0], [1e300]], [0.0, 1.0], "X"), ([[0.0], [1.0]], [0, 1e300], "t")):
+            with pytest.raises(ValueError, match=rf"the (numbers of )?{named}\w* or their squares"):
+                BayesianRegressor(**QUICK).fit(X, y)
+
+    def test_a_damaged_pickle(self):
+        whole = bytearray(pickle.dumps(BayesianRegressor(linear, **QUICK).fit(*line(10))))
+        whole[whole.index(b"maximum_a_posteriori", whole.index(b"__metadata__"))] ^= 1
+        with pytest.raises(bbh.storage.StorageError, match="the posterior in the pickle was"):
+            pickle.loads(bytes(whole))
 
     def test_classes_need_their_likelihood(self):
         with pytest.raises(TypeError, match="classes need Categorical"):

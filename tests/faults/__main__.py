@@ -8,11 +8,13 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from faults import children
 from faults.damage import damage
 from faults.full_disk import fill_disk
 from faults.kills import kill_fit, kill_processes, kill_studies
+from faults.record import write_record
 from faults.specimens import SPECIMENS
 from faults.tally import Tally, table
 
@@ -43,6 +45,7 @@ def main() -> int:
         ("studies", 20, "kills of bbh run"),
     ):
         parser.add_argument(f"--{name}", type=int, default=number, help=f"{what} ({number})")
+    parser.add_argument("--record", type=Path, help="file to keep the counts in")
     sizes = parser.parse_args()
     print(f"seed {sizes.seed}", flush=True)
     children.start_quietly()
@@ -51,6 +54,8 @@ def main() -> int:
     for campaign in campaigns(sizes):
         tallies.append(campaign())
         print(f"{time.monotonic() - start:6.0f} s  {tallies[-1].name}", flush=True)
+    if sizes.record is not None:
+        write_record(sizes.record, sizes.seed, time.monotonic() - start, tallies)
     print(table(tallies))
     broken = [one for tally in tallies for one in tally.broken]
     print("\n".join(["", "Promises broken:", *broken]) if broken else "\nNo promise was broken.")

@@ -6,7 +6,7 @@ import random
 import resource
 import tempfile
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +36,18 @@ def _writers(folder: Path) -> dict[str, Callable[[int], Any]]:
             ),
             folder / "file",
         ),
+        "program": lambda size: _program().save(folder / "file"),
         "arrays": lambda size: make_record().write(
             folder, {"long": np.random.default_rng(0).random(size // 8)}
         ),
     }
+
+
+@cache
+def _program() -> bbh.adapters.ExportedPosterior:
+    """Some 15 KB, made once since that takes a second."""
+    posterior = bbh.methods.maximum_a_posteriori(nn.Linear(20, 10), bbh.likelihoods.Categorical())
+    return bbh.export(posterior, torch.zeros(2, 20))
 
 
 def fill_disk(number: int, seed: int) -> Tally:

@@ -1,13 +1,17 @@
 """A small version of every campaign, and that a broken promise is noticed."""
 
+import runpy
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
+from bbh.files import read_json
 from faults.damage import REFUSED, damage
 from faults.full_disk import fill_disk
 from faults.kills import SAME, fingerprint, kill_fit, kill_processes, kill_studies
+from faults.record import write_record
 from faults.specimens import SPECIMENS
 from faults.tally import Tally, table
 
@@ -55,6 +59,22 @@ def test_what_breaks_a_promise_is_counted_and_shown():
     assert tally.broken == ["kills, number 1: different"]
     row = table([tally]).splitlines()[1]
     assert " ".join(row.split()) == "kills 2 1 1 different, 1 identical"
+
+
+def test_counts_are_kept_for_the_docs(tmp_path):
+    tally = Tally("kills", (SAME,))
+    for outcome in [SAME] * 1200 + ["different"]:
+        tally.add(outcome, "number 1")
+    write_record(tmp_path / "results" / "faults" / "campaign.json", 18, 90.4, [tally])
+    record = read_json(tmp_path / "results" / "faults" / "campaign.json")
+    assert (record["seed"], record["seconds"]) == (18, 90)
+    page = tmp_path / "README.md"
+    page.write_text("<!-- faults: campaign -->\n<!-- /faults -->\n")
+    tables = Path(__file__).parents[2] / "docs" / "tables.py"
+    assert runpy.run_path(str(tables))["main"](tmp_path) == 1
+    lines = page.read_text().splitlines()
+    assert "| kills | 1,201 | 1 | 1 different, 1,200 identical |" in lines
+    assert any(line.startswith("Seed 18, 2 minutes on ") for line in lines)
 
 
 def test_damage_that_no_reader_refuses_is_noticed(monkeypatch):

@@ -135,6 +135,39 @@ def test_members_that_diverge_stop_all_processes():
     assert "training stopped at step 1" in second
 
 
+def resume_members(fabric, folder):
+    """Trains a while, twice as long without a stop, and from checkpoints of different epochs."""
+
+    def train(epochs, name):
+        torch.manual_seed(0)
+        posterior = MEMBERS["learned noise"]()
+        loader = DataLoader(data_of("learned noise"), batch_size=4, shuffle=True)
+        checkpoint = bbh.Checkpoint(folder / name, resume=True)
+        settings = {"epochs": epochs, "progress": False, "compare": False}
+        bbh.fit_members(posterior, loader, fabric=fabric, checkpoint=checkpoint, **settings)
+        return copied(posterior)
+
+    train(1, "run")
+    own = folder / f"run-{fabric.global_rank}"
+    first = own.read_bytes()
+    resumed = train(2, "run")
+    if fabric.global_rank == 1:
+        own.write_bytes(first)
+    fabric.barrier()
+    with pytest.raises(bbh.training.CheckpointError, match=r"of different steps \(6, 3\)"):
+        train(3, "run")
+    own.write_bytes(first[:-1])
+    fabric.barrier()
+    with pytest.raises(bbh.training.CheckpointError, match="truncated or damaged"):
+        train(3, "run")
+    return train(2, "whole"), resumed
+
+
+def test_members_go_on_bit_for_bit_and_only_from_the_same_epoch(tmp_path):
+    for whole, resumed in together(resume_members, tmp_path):
+        assert_same_state(whole, resumed)
+
+
 def posteriors():
     """Every method, a regression, and a mixture with batch norm."""
     torch.manual_seed(0)

@@ -4,6 +4,7 @@ It is an adapter: it turns a posterior into an object of ``torch.export`` or ONN
 what any user of the library has, and nothing in the library needs it.
 """
 
+import io
 import logging
 import warnings
 from collections.abc import Generator, Mapping
@@ -26,6 +27,7 @@ from bbh.samples import Samples, TensorTable
 # of every draw, from which intervals follow.
 _CLASSES = ("mean", "entropy", "mutual_information")
 _REGRESSION = ("mean", "epistemic_std", "aleatoric_std", "total_std", "locs", "scales")
+_MOST_IN_ONE_FILE = 2**30
 
 
 class ExportedPosterior:
@@ -66,11 +68,17 @@ class ExportedPosterior:
         """Writes the program to a file, usually called ``….pt2``, for ``torch.export.load``."""
         if Path(path).suffix == ".onnx":
             raise ValueError(f"{path}: save() writes a torch.export program; use save_onnx().")
-        with atomic_path(Path(path)) as temporary, temporary.open("wb") as file:
-            torch.export.save(self.program, cast(Any, file))
+        # Into memory first: PyTorch's writer aborts the whole program if the disk is full.
+        written = io.BytesIO()
+        torch.export.save(self.program, written)
+        with atomic_path(Path(path)) as temporary:
+            temporary.write_bytes(written.getbuffer())
 
     def save_onnx(self, path: str | Path) -> None:
-        """Writes the program as ONNX; more than 2 GB of weights go to a second file beside it.
+        """Writes the program as ONNX.
+
+        More than 1 GB of weights go to a second file beside it, which ONNX requires above 2 GB.
+        Only then an interruption can leave half a file.
 
         The converter is installed with the extra ``export`` of this package.
         """
@@ -90,7 +98,11 @@ class ExportedPosterior:
             )
             assert made is not None
             _name_outputs(made.model.graph, self.output_names)
-            made.save(str(path))
+            if sum(value.nbytes for value in self.program.state_dict.values()) > _MOST_IN_ONE_FILE:
+                made.save(str(path), external_data=True)
+                return
+            with atomic_path(Path(path)) as temporary:
+                made.save(str(temporary))
 
 
 def export(
@@ -139,6 +151,8 @@ def export(
             if samples is None
             else posterior.with_statistics(Samples.of(samples))
         ).values_only()
+        if wrong := [name for name, value in drawn.items() if not value.isfinite().all()]:
+            raise ValueError(f"these weights are not finite: {', '.join(wrong[:5])}.")
         network = _AveragedPrediction(posterior, drawn)
         outputs = tuple(network(inputs))
         batch = torch.export.Dim("batch")

@@ -9,7 +9,7 @@ import json
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 
@@ -17,6 +17,7 @@ from bbh.files import atomic_path
 from bbh.posterior import Posterior
 from bbh.samples import size
 from bbh.storage import StorageError, load, save
+from bbh.storage.bounded import BoundedBuilding
 from bbh.version import __version__
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
@@ -65,6 +66,8 @@ def load_pretrained(
         options: Further arguments of ``bbh.load``, such as ``forward``.
     """
     folder = Path(source)
+    if isinstance(source, Path) and not source.is_dir():
+        raise FileNotFoundError(f"there is no folder {source}.")
     if not folder.is_dir():
         files = [WEIGHTS, CONFIG, CARD]
         folder = Path(_hub().snapshot_download(str(source), allow_patterns=files))
@@ -123,7 +126,7 @@ def _network_of(folder: Path) -> nn.Module:
     try:
         facts = json.loads((folder / CONFIG).read_text())["network"]
         name, config = str(facts["class"]), facts["config"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise StorageError(f"{folder / CONFIG} is missing or damaged: {error}") from error
     if not isinstance(config, dict):
         raise StorageError(
@@ -141,7 +144,29 @@ def _network_of(folder: Path) -> nn.Module:
             "does not have: pass the network, load_pretrained(source, network)."
         )
     known: Any = kind
-    return known(known.config_class.from_dict(config))
+    try:
+        # The file has all weights of a network that is made here: it cannot be much larger.
+        with BoundedBuilding((folder / WEIGHTS).stat().st_size // 2):
+            return known(known.config_class.from_dict(_without_code(config)))
+    # A configuration that was tampered with may raise any error.
+    except Exception as error:
+        problem = str(error).partition("\n")[0] or type(error).__name__
+        raise StorageError(
+            f"{folder / CONFIG} describes no {name} that can be made: {problem}. Pass the network, "
+            "load_pretrained(source, network)."
+        ) from error
+
+
+def _without_code(config: Any) -> Any:
+    """The configuration without the names of programs that transformers would download and run."""
+    if not isinstance(config, dict):
+        return config
+    known = cast(dict[str, Any], config)
+    return {
+        name: _without_code(value)
+        for name, value in known.items()
+        if not name.endswith(("_implementation", "_implementation_internal"))
+    }
 
 
 def _card(facts: dict[str, Any], metrics: dict[str, float], description: str) -> str:

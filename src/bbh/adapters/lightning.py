@@ -3,24 +3,26 @@
 import math
 from typing import Any, cast
 
-import torch
 from torch import Tensor
+from torch.nn.utils import get_total_norm
 from torch.optim import Adam
 
 from bbh import checks
+from bbh.adapters import lightning_checkpoints
 from bbh.adapters.evaluating import EvaluationPass
 from bbh.annealing import Schedule
-from bbh.batches import Inputs, as_batch, count, inputs_of, move, num_data_of
-from bbh.objective import auxiliary_loss, check_settings, free_energy
+from bbh.batches import Batch, Inputs, as_batch, count, inputs_of, move, num_data_of
+from bbh.objective import FreeEnergy, auxiliary_loss, check_settings, free_energy
 from bbh.posterior import Posterior
 from bbh.prediction import predict
 from bbh.predictive import Predictive
 from bbh.training.arguments import as_schedule
 from bbh.training.defaults import cooling, default_beta, rated_groups
-from bbh.training.random_numbers import loader_generators, random_state, restore_random_state
+from bbh.training.random_numbers import loader_generators, restore_random_state
 from bbh.training.reference import EXAMPLES, ReferenceKeeper
+from bbh.training.settings import Settings, objective_settings
 from bbh.training.targets import prepare_targets
-from bbh.training.verdicts import DivergedError
+from bbh.training.verdicts import STATISTICS, Before, DivergedError, HostVerdict
 
 try:
     from lightning.pytorch import LightningModule
@@ -28,8 +30,6 @@ except ImportError as error:
     raise ImportError(
         "Lightning is not installed: pip install 'bayes-by-hypernet[lightning]'."
     ) from error
-
-_RANDOM_STATE = "bbh_random_state"
 
 
 class LightningPosterior(LightningModule):
@@ -104,6 +104,9 @@ class LightningPosterior(LightningModule):
         self._keeper = ReferenceKeeper(posterior, 0, done=True)
         self._schedule: Schedule = as_schedule(1.0)
         self._pass: EvaluationPass | None = None
+        self._before: Before | None = None
+        self._made_with: Settings = {}
+        self._resumed_from: dict[str, Any] | None = None
 
     def configure_optimizers(self) -> Any:
         """Adam with the method's learning rate, and the method's schedule for it if it has one."""
@@ -141,6 +144,7 @@ class LightningPosterior(LightningModule):
         )
         known = bool(self.posterior.reference) and self._resumed
         self._keeper = ReferenceKeeper(self.posterior, self.batch_norm_examples, done=known)
+        self._check_settings()
 
     def on_train_start(self) -> None:
         """Trains helper networks alone, for methods that have them, before the first step."""
@@ -152,20 +156,19 @@ class LightningPosterior(LightningModule):
         # Lightning leaves evaluation mode without telling the network's template.
         self.posterior.train()
         self._keeper.see(batch)
-        self._train_helpers(self.posterior.weights.auxiliary_steps)
         known = move(as_batch(batch), self.posterior.device)
-        assert self.num_data is not None
-        energy = free_energy(
-            self.posterior,
-            known,
-            num_data=self.num_data,
-            beta=self._beta_at(batch_idx),
-            **self._settings,
-        )
-        # The total comes last, so that an error names the single term that is not finite.
-        names = ("nll", "complexity", "auxiliary", "total")
-        terms: dict[str, Tensor] = {name: getattr(energy, name).detach() for name in names}
-        self._check_finite(terms)
+        self._before = Before(self._plain_optimizer, self.posterior.device)
+        verdict = HostVerdict(self.trainer.global_step + 1)
+        with verdict.undoing(self._before) as before:
+            before.keep(self.posterior.statistics())
+            self._train_helpers(self.posterior.weights.auxiliary_steps)
+            energy = self._energy(known, batch_idx)
+            # The total comes last, so that an error names the single term that is not finite.
+            names = ("nll", "complexity", "auxiliary", "total")
+            terms: dict[str, Tensor] = {name: getattr(energy, name).detach() for name in names}
+            running = self.posterior.running_statistics()
+            checked = {STATISTICS: get_total_norm(running, math.inf)} if running else {}
+            verdict.judge({name: term.float() for name, term in (terms | checked).items()})
         named = {f"train_{name}": term for name, term in terms.items()}
         self.log_dict(named, on_step=False, on_epoch=True, batch_size=count(known.inputs))
         if self.automatic_optimization:
@@ -176,22 +179,43 @@ class LightningPosterior(LightningModule):
                 cast(Any, config.scheduler).step()
         return None
 
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        """Raises if the gradient is not finite, before it changes a weight."""
+        if getattr(self.trainer.precision_plugin, "scaler", None) is not None:
+            return  # it tries larger scales until gradients overflow, and skips those steps itself
+        trained = [one for group in optimizer.param_groups for one in group["params"]]
+        verdict = HostVerdict(self.trainer.global_step + 1)
+        before = self._before or Before(self._plain_optimizer, self.posterior.device)
+        with verdict.undoing(before):
+            gradients = [one.grad for one in trained if one.grad is not None]
+            verdict.judge({"gradient_norm": get_total_norm(gradients, math.inf)})
+        if not self.automatic_optimization:  # steps of helper networks come before the network's
+            before.keep_trained(trained)
+
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Ends the epoch, if this was its last batch; validation comes after that."""
+        self._before = None
         if self.trainer.is_last_batch:
+            largest = float(get_total_norm(list(self.posterior.parameters()), math.inf))
+            if not math.isfinite(largest):
+                raise DivergedError("parameter_norm", self.trainer.global_step, largest)
             self._keeper.end_epoch(self._broadcast if self.trainer.world_size > 1 else None)
             self.posterior.weights.end_epoch()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Adds the states of the random generators."""
-        checkpoint[_RANDOM_STATE] = random_state(())
+        """Adds the states of the random generators, what the run was made with, a checksum."""
+        lightning_checkpoints.complete(checkpoint, self._made_with)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Puts the random generators back, if training is about to go on."""
-        attached = getattr(self, "_trainer", None) is not None
+        """Checks that it is whole; puts the random generators back, if training is to go on."""
+        trainer = getattr(self, "_trainer", None)
+        lightning_checkpoints.check(checkpoint, self._checkpoint_name)
+        if trainer is None or trainer.state.fn != "fit":
+            return
+        self._resumed_from = checkpoint
         # With several processes there is the state of the first one only.
-        if attached and self.trainer.state.fn == "fit" and self.trainer.world_size == 1:
-            restore_random_state(checkpoint[_RANDOM_STATE], ())
+        if trainer.world_size == 1:
+            restore_random_state(lightning_checkpoints.random_numbers(checkpoint), ())
 
     # Validation, testing, prediction
 
@@ -283,12 +307,39 @@ class LightningPosterior(LightningModule):
         within = batch_idx / number if number < math.inf else 0.0
         return self._schedule(self.current_epoch + within)
 
-    def _check_finite(self, terms: dict[str, Tensor]) -> None:
-        # All terms are read at once, since every single read makes the host wait for the device.
-        values = torch.stack([term.float() for term in terms.values()]).tolist()
-        for name, value in zip(terms, values, strict=True):
-            if not math.isfinite(value):
-                raise DivergedError(name, self.trainer.global_step + 1, value)
+    @property
+    def _plain_optimizer(self) -> Any:
+        found = self.trainer.optimizers
+        if len(found) != 1:
+            raise ValueError("configure_optimizers must return one optimizer.")
+        return found[0]
+
+    @property
+    def _checkpoint_name(self) -> str:
+        trainer = getattr(self, "_trainer", None)
+        return str((trainer and trainer.ckpt_path) or "the checkpoint")
+
+    def _check_settings(self) -> None:
+        """Remembers what this run is made with; raises if a checkpoint was made otherwise."""
+        self._made_with = objective_settings(
+            self.posterior,
+            self._plain_optimizer,
+            self.beta,
+            num_data=self.num_data,
+            **self._settings,
+        )
+        if self._resumed_from is not None:
+            lightning_checkpoints.check_made_with(
+                self._resumed_from, self._checkpoint_name, self._made_with
+            )
+            self._resumed_from = None
+
+    def _energy(self, batch: Batch, batch_idx: int) -> FreeEnergy:
+        assert self.num_data is not None
+        beta = self._beta_at(batch_idx)
+        return free_energy(
+            self.posterior, batch, num_data=self.num_data, beta=beta, **self._settings
+        )
 
     def _train_helpers(self, steps: int) -> None:
         for _ in range(steps):

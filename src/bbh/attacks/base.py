@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from bbh import checks
 from bbh.attacks.loss import AveragedLoss, Preprocess, unweighted
 from bbh.attacks.norms import LInf, Norm
 from bbh.batches import Inputs
@@ -83,6 +84,7 @@ class Attack(ABC):
     def __post_init__(self):
         if self.num_samples < 1:
             raise ValueError(f"num_samples={self.num_samples}: draw at least one.")
+        checks.number("memory_limit", self.memory_limit, positive=True)
         if self.bounds is not None and not -math.inf < self.bounds[0] < self.bounds[1] < math.inf:
             raise ValueError(
                 f"bounds={self.bounds}: give the lowest and the highest valid input, such as "

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from bbh import checks
 from bbh.batches import Inputs
 from bbh.files import atomic_path
 from bbh.inspect.collapse import Sign, signs_of_collapse
@@ -140,6 +141,7 @@ def look(
     """
     if samples is None and num_samples < 2:
         raise ValueError(f"num_samples={num_samples}: how draws spread takes at least two.")
+    checks.number("memory_limit", memory_limit, positive=True)
     shapes = check_random(posterior.weights)
     if samples is not None and (missing := shapes.keys() - samples.keys()):
         raise ValueError(f"the weight samples lack {sorted(missing)}.")

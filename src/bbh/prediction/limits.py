@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bbh import checks
 from bbh.batches import Inputs, count, cut, move
 from bbh.memory import LARGEST_BATCH, peak_bytes, tiling
 from bbh.posterior import Posterior
@@ -25,6 +26,7 @@ class Limits:
     def __init__(self, batch_size: int | None, memory_limit: int):
         if batch_size is not None and batch_size < 1:
             raise ValueError(f"batch_size={batch_size}: at least one example per call.")
+        checks.number("memory_limit", memory_limit, positive=True)
         self.batch_size = batch_size or LARGEST_BATCH
         self.memory_limit = memory_limit
         self.draws = memory_limit // 4

@@ -62,7 +62,7 @@ def first_line(error: Exception) -> str:
     return str(error).partition("\n")[0] or type(error).__name__
 
 
-def check_settings(path: Path, state: dict[str, Any], now: Settings) -> None:
+def check_settings(path: Path | str, state: dict[str, Any], now: Settings) -> None:
     """Raises if a checkpoint was made with other settings than those of now."""
     if found := differences(state["settings"], now):
         shown = "; ".join(found[:3]) + ("; …" if len(found) > 3 else "")

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from bbh.posterior import Posterior
 from bbh.processes import gathered, gathered_or_raised
+from bbh.training import checkpoints
 from bbh.training.fitting import fit
 from bbh.training.history import History
 from bbh.training.options import Checkpoint, Validation
@@ -39,7 +40,9 @@ def fit_members(
         train_loader: As for ``fit``, all the data in every process.
         fabric: Lightning Fabric with several processes, after ``fabric.launch()``.
         options: Further arguments of ``fit``. A checkpoint is written by each process, with its
-            number after the path. Early stopping would judge some members only, and is refused.
+            number after the path. If members share learned parameters of the likelihood, all
+            checkpoints must be of the same epoch to go on, which is checked. Early stopping would
+            judge some members only, and is refused.
 
     Returns:
         The history of this process's members.
@@ -53,10 +56,12 @@ def fit_members(
         )
     options = _of_process(options, fabric)
     posterior.to(fabric.device)
+    shared = [one for one in posterior.likelihood.parameters() if one.requires_grad]
+    if shared:
+        _check_same_step(options.get("checkpoint"), fabric)
     dealt = [list(range(first, whole.num_members, number)) for first in range(number)]
     own = whole.some_members(dealt[rank])
     share = len(dealt[rank]) / whole.num_members
-    shared = [one for one in posterior.likelihood.parameters() if one.requires_grad]
     # All processes must take part in every message, which a recorded step would not send.
     options |= {"cuda_graph": False} if shared else {}
     alone = Fabric(
@@ -101,6 +106,26 @@ def _of_process(options: dict[str, Any], fabric: Fabric) -> dict[str, Any]:
     if not fabric.is_global_zero:
         options |= {"progress": False, "log_dir": None}
     return options
+
+
+def _check_same_step(checkpoint: object, fabric: Fabric) -> None:
+    """Raises unless all processes can go on from the same step.
+
+    Members that share learned parameters send each other a gradient in every step. A kill between
+    two writes leaves checkpoints of different epochs, whose steps do not belong together.
+    """
+    if not isinstance(checkpoint, Checkpoint) or not checkpoint.resume:
+        return
+    path = Path(checkpoint.path)
+    steps = gathered_or_raised(
+        fabric, lambda: checkpoints.read(path)["step"] if path.exists() else 0
+    )
+    if len(set(steps)) > 1:
+        raise checkpoints.CheckpointError(
+            f"{path} and those of the other processes are of different steps "
+            f"({', '.join(map(str, steps))}): the run was stopped between two writes. Go on from "
+            "copies of one epoch, or delete them to start anew."
+        )
 
 
 @contextmanager

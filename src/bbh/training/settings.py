@@ -15,6 +15,7 @@ from torch import Tensor
 
 from bbh.batches import length_of
 from bbh.network import describe_modules
+from bbh.posterior import Posterior
 from bbh.training.step import TrainingStep
 
 Settings = dict[str, str | int | float | None]
@@ -44,30 +45,48 @@ def run_settings(
         schedule_each_step: Whether the schedule advances with every step.
         own: Settings that the user wants to have compared too.
     """
-    posterior, optimizer = step.posterior, step.plain_optimizer
-    modules = describe_modules(posterior.network)
-    first, *others = (
-        {name: value for name, value in group.items() if name not in _IMPLEMENTATION}
-        for group in optimizer.param_groups
-    )
     # What a loader does not tell is left out.
     order = {"batch_size": getattr(loader, "batch_size", None), "batches": length_of(loader)}
     everything = {
         "settings": own,
+        **step.settings,
+        "gradient_clip": step.gradient_clip,
+        "processes": 1 if step.fabric is None else step.fabric.world_size,
+        "precision": None if step.fabric is None else step.fabric.strategy.precision.precision,
+        "scheduler": {"kind": type(scheduler).__name__, "each_step": schedule_each_step},
+        "scheduler state": {} if scheduler is None else scheduler.state_dict(),
+        "loader": {name: value for name, value in order.items() if value is not None},
+    }
+    return objective_settings(step.posterior, step.plain_optimizer, beta) | _described(
+        "", everything
+    )
+
+
+def objective_settings(
+    posterior: Posterior[Any], optimizer: Any, beta: object, **others: Any
+) -> Settings:
+    """What is trained, and how its weights are updated.
+
+    Args:
+        posterior: The posterior.
+        optimizer: Its optimizer, as it was made.
+        beta: The weight of the complexity, as it was given.
+        others: More that decides how training goes on.
+    """
+    modules = describe_modules(posterior.network)
+    first, *more = (
+        {name: value for name, value in group.items() if name not in _IMPLEMENTATION}
+        for group in optimizer.param_groups
+    )
+    everything = {
         "network": {"modules": len(modules), **modules},
         "method": posterior.recipe or type(posterior.weights).__name__,
         "prior": posterior.prior,
         "likelihood": posterior.likelihood,
-        **step.settings,
-        "gradient_clip": step.gradient_clip,
         "beta": "the method's own" if beta is None else beta,
-        "processes": 1 if step.fabric is None else step.fabric.world_size,
-        "precision": None if step.fabric is None else step.fabric.strategy.precision.precision,
-        "optimizer": {"kind": type(optimizer).__name__, "groups": 1 + len(others), **first},
-        "optimizer group": dict(enumerate(others, 2)),
-        "scheduler": {"kind": type(scheduler).__name__, "each_step": schedule_each_step},
-        "scheduler state": {} if scheduler is None else scheduler.state_dict(),
-        "loader": {name: value for name, value in order.items() if value is not None},
+        "optimizer": {"kind": type(optimizer).__name__, "groups": 1 + len(more), **first},
+        "optimizer group": dict(enumerate(more, 2)),
+        **others,
     }
     return _described("", everything)
 

@@ -4,7 +4,7 @@ import copy
 import inspect
 import math
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, no_type_check
 
 import numpy as np
@@ -159,6 +159,9 @@ class BayesianEstimator(BaseEstimator):
         self._scaling = learn_scaling(table, counts) if self.standardise else None
         self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         self._method = self.method
+        checks.instance(
+            "hidden_layer_sizes", self.hidden_layer_sizes, Iterable, "give widths, e.g. (50,)"
+        )
         self._blueprint = Blueprint(
             self.network, tuple(self.hidden_layer_sizes), table.shape[1], num_outputs
         )
@@ -184,13 +187,15 @@ class BayesianEstimator(BaseEstimator):
         epochs = self.epochs
         if epochs is None:
             epochs = max(_EPOCHS, math.ceil(_STEPS / math.ceil(len(rows) / batch_size)))
+        further = {} if self.fit_arguments is None else self.fit_arguments
+        checks.instance("fit_arguments", further, Mapping, "pass a dictionary")
         arguments: dict[str, Any] = {
             "epochs": epochs,
             "learning_rate": self.learning_rate,
             "temperature": temperature,
             "progress": self.verbose,
         }
-        return fit(posterior, rows.loader(batch_size), **arguments | dict(self.fit_arguments or {}))
+        return fit(posterior, rows.loader(batch_size), **arguments | dict(further))
 
     def _checked(self, X: Any) -> Table:
         check_is_fitted(self)

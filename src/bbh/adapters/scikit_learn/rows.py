@@ -53,7 +53,7 @@ def learn_scaling(table: Table, weights: NDArray[Any]) -> InputScaling:
         largest = np.asarray(abs(table).max(axis=0).todense(), dtype=np.float64).ravel()
         return InputScaling(None, np.where(largest > 0, largest, 1.0))
     values = torch.from_numpy(np.array(table))
-    known = standardisation_of([(values, torch.from_numpy(weights))])
+    known = standardisation_of([(values, torch.from_numpy(weights))], "numbers of X")
     indicators = ((table == 0) | (table == 1)).all(axis=0)
     return InputScaling(
         np.where(indicators, 0.0, known.loc), np.where(indicators, 1.0, known.scale)

@@ -9,7 +9,7 @@ from torch import nn
 
 from bbh.methods import registered
 from bbh.posterior import Posterior
-from bbh.storage import load, save
+from bbh.storage import StorageError, load, save
 
 Method = Any
 
@@ -47,4 +47,9 @@ def from_bytes(stored: bytes, network: nn.Module, method: object) -> Posterior[A
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "posterior.safetensors"
         path.write_bytes(stored)
-        return load(path, network, **bound)
+        try:
+            return load(path, network, **bound)
+        except StorageError as error:
+            # The name of the file means nothing to anybody.
+            message = str(error).replace(str(path), "the posterior in the pickle")
+            raise StorageError(message) from error
