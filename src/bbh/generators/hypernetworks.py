@@ -122,11 +122,11 @@ class HypernetworkGenerator(Generator):
         hypernetworks: list[Hypernetwork] = []
         for head in self.heads(shapes):
             own_bias = self.initialization.bias_per_weight
-            one = Hypernetwork(head, noise.dim, self.hidden, self.slope, own_bias)
+            one = Hypernetwork(head, noise.num_inputs, self.hidden, self.slope, own_bias)
             current = torch.cat(
                 [values[name].detach().float().cpu().flatten() for name in head.names]
             )
-            self.initialization.apply(one, current, fan_in_scale(head.names, shapes))
+            self.initialization.apply(one, current, fan_in_scale(head.names, shapes), noise)
             hypernetworks.append(one)
         # Initial values are drawn on the CPU in single precision, whatever the final device and
         # dtype, so that a seed always gives the same values.

@@ -42,11 +42,11 @@ static inline const Vector& at(const float* place) {
     return *reinterpret_cast<const Vector*>(place);
 }
 
-// outputs[s, r] = features[s] . matrix[r]. Each lane of a vector has a draw of its own, so that no
-// sum goes across lanes.
+// outputs[s, r] = features[s] . matrix[r] + bias[r]. Each lane of a vector has a draw of its own,
+// so that no sum goes across lanes.
 extern "C" void rows_product(const float* __restrict__ features, const float* __restrict__ matrix,
-                             float* __restrict__ outputs, int64_t rows, int64_t first,
-                             int64_t last) {
+                             const float* __restrict__ bias, float* __restrict__ outputs,
+                             int64_t rows, int64_t first, int64_t last) {
     constexpr int WIDTH = (S + LANES - 1) / LANES * LANES, ROWS = 8;
     float transposed[COLUMNS][WIDTH] = {};
     for (int s = 0; s < S; s++)
@@ -64,7 +64,7 @@ extern "C" void rows_product(const float* __restrict__ features, const float* __
         }
         const int count = std::min<int64_t>(ROWS, last - r);
         for (int s = 0; s < S; s++)
-            for (int l = 0; l < count; l++) outputs[s * rows + r + l] = made[l][s];
+            for (int l = 0; l < count; l++) outputs[s * rows + r + l] = made[l][s] + bias[r + l];
     }
 }
 
@@ -160,13 +160,17 @@ class Loops:
     library: Any
 
     def rows_product(
-        self, features: Float[Tensor, "S columns"], matrix: Float[Tensor, "rows columns"]
+        self,
+        features: Float[Tensor, "S columns"],
+        matrix: Float[Tensor, "rows columns"],
+        bias: Float[Tensor, " rows"] | None = None,
     ) -> Float[Tensor, "S rows"]:
-        """features @ matrixᵀ."""
+        """features @ matrixᵀ + bias."""
         rows = len(matrix)
         features = features.contiguous()
+        bias = features.new_zeros(rows) if bias is None else bias.to(features).contiguous()
         outputs = features.new_empty(len(features), rows)
-        places = [one.data_ptr() for one in (features, matrix, outputs)]
+        places = [one.data_ptr() for one in (features, matrix, bias, outputs)]
         self._in_parts(lambda *part: self.library.rows_product(*places, rows, *part), matrix)
         return outputs
 
@@ -232,9 +236,9 @@ def _loops(samples: int, columns: int) -> Loops | None:
     if library is None:
         return None
     place, number = ctypes.c_void_p, ctypes.c_int64
-    for product in (library.rows_product, library.columns_product):
-        product.argtypes = [*[place] * 3, *[number] * 3]
-        product.restype = None
+    library.rows_product.argtypes = [*[place] * 4, *[number] * 3]
+    library.columns_product.argtypes = [*[place] * 3, *[number] * 3]
     library.adam.argtypes = [*[place] * 5, *[number] * 3, place]
-    library.adam.restype = None
+    for loop in (library.rows_product, library.columns_product, library.adam):
+        loop.restype = None
     return Loops(library)

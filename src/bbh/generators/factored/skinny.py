@@ -18,15 +18,21 @@ _MOST = 16
 
 
 def rows_product(
-    features: Float[Tensor, "S columns"], matrix: Float[Tensor, "rows columns"]
+    features: Float[Tensor, "S columns"],
+    matrix: Float[Tensor, "rows columns"],
+    bias: Float[Tensor, " rows"] | None = None,
 ) -> Float[Tensor, "S rows"]:
-    """features @ matrixᵀ, with a kernel of our own where it is faster."""
+    """features @ matrixᵀ + bias, with a kernel of our own where it is faster."""
+    loops = loops_for(features, matrix)
+    if loops is not None:
+        return loops.rows_product(features, matrix, bias)
     if _pays(features, matrix):
         from bbh.generators.factored import skinny_triton
 
-        return skinny_triton.rows_product(features, matrix)
-    loops = loops_for(features, matrix)
-    return features @ matrix.T if loops is None else loops.rows_product(features, matrix)
+        product = skinny_triton.rows_product(features, matrix)
+    else:
+        product = features @ matrix.T
+    return product if bias is None else product + bias
 
 
 def columns_product(
