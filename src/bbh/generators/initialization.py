@@ -1,6 +1,9 @@
 """Initialisation of generators, which decides where generated weights start."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,6 +18,24 @@ from bbh.noise import GaussianNoise
 # number of slices to compute at once, which limits memory.
 _PROBES = 256
 _SLICES = 128
+
+
+_skipped = ContextVar("skipped", default=False)
+
+
+@contextmanager
+def skipped_initialization() -> Generator[None]:
+    """Within this context hypernetworks are built without initial values, to be filled later."""
+    token = _skipped.set(True)
+    try:
+        yield
+    finally:
+        _skipped.reset(token)
+
+
+def initialization_is_skipped() -> bool:
+    """Whether initial values are not needed now."""
+    return _skipped.get()
 
 
 class Initialization(ABC):

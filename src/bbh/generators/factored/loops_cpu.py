@@ -171,7 +171,11 @@ class Loops:
         bias = features.new_zeros(rows) if bias is None else bias.to(features).contiguous()
         outputs = features.new_empty(len(features), rows)
         places = [one.data_ptr() for one in (features, matrix, bias, outputs)]
-        self._in_parts(lambda *part: self.library.rows_product(*places, rows, *part), matrix)
+
+        def product(first: int, last: int) -> None:
+            self.library.rows_product(*places, rows, first, last)
+
+        self._in_parts(product, matrix)
         return outputs
 
     def columns_product(
@@ -201,9 +205,11 @@ class Loops:
         tensors = (weight, exp_avg, exp_avg_sq, left.contiguous(), right.contiguous())
         places = [one.data_ptr() for one in tensors]
         settings = (ctypes.c_float * len(numbers))(*numbers)
-        self._in_parts(
-            lambda *part: self.library.adam(*places, len(weight), *part, settings), weight
-        )
+
+        def update(first: int, last: int) -> None:
+            self.library.adam(*places, len(weight), first, last, settings)
+
+        self._in_parts(update, weight)
 
     @staticmethod
     def _in_parts(run: Any, matrix: Tensor) -> list[Any]:
