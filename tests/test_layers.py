@@ -12,7 +12,7 @@ SOURCE = Path(__file__).parent.parent / "src"
 # From the ground up. A module may import from its own layer's modules only if they are in the same
 # room (the same entry), and from all layers below.
 LAYERS = [
-    ["version", "checks", "files", "memory", "residuals", "triton_available"],
+    ["version", "checks", "files", "memory", "residuals", "triton_available", "compiled"],
     ["batches", "per_example", "metrics", "predictive"],
     ["stacking", "decisions"],
     ["samples", "standardisation", "plots", "acquisition"],

@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from bbh.divergences import neighbours_cpu, neighbours_rows, one_loop
+from bbh import compiled
+from bbh.divergences import neighbours_cpu, neighbours_rows
 from bbh.divergences.neighbours import (
     neighbour_distance,
     sum_log_distances,
@@ -14,7 +15,7 @@ from bbh.divergences.neighbours import (
 from interpreter import run_interpreted
 
 FLOOR = 1e-4
-needs_compiler = pytest.mark.skipif(one_loop._compiler() is None, reason="there is no C++ compiler")
+needs_compiler = pytest.mark.skipif(compiled.compiler() is None, reason="there is no C++ compiler")
 CASES = [
     (samples, prior, neighbours, weights)
     for samples, prior in (

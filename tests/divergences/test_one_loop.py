@@ -3,9 +3,10 @@
 import pytest
 import torch
 
+from bbh import compiled
 from bbh.divergences import one_loop
 
-pytestmark = pytest.mark.skipif(one_loop._compiler() is None, reason="there is no C++ compiler")
+pytestmark = pytest.mark.skipif(compiled.compiler() is None, reason="there is no C++ compiler")
 
 
 @pytest.fixture(autouse=True)
@@ -104,6 +105,6 @@ def test_it_can_be_switched_off(monkeypatch):
 
 
 def test_a_compiler_of_ones_own(monkeypatch):
-    (command,) = one_loop._compiler()
+    (command,) = compiled.compiler()
     monkeypatch.setenv("CXX", f"env {command}")
     assert one_loop.one_loop(everything, (3, 1)) is not None

@@ -165,7 +165,7 @@ def test_hypernetwork_is_its_definition(num_weights: int, outputs: int, own_bias
 )
 def test_every_output_is_used_once_per_slice(num_weights: int, outputs: int):
     one = Hypernetwork(Head(("w",), num_weights, outputs, 0), 2, (4,), 0.1, False)
-    Glorot().apply(one, torch.zeros(num_weights), 1.0)
+    Glorot().apply(one, torch.zeros(num_weights), 1.0, bbh.GaussianNoise(2))
     noise = torch.randn(3, 2)
     before = one(noise).detach()
     touched = torch.zeros(num_weights)

@@ -9,10 +9,12 @@ from torch import Tensor
 
 from bbh.distribution import Cost
 from bbh.divergences.base import Comparison, Divergence
+from bbh.divergences.gaussian_cpu import cost_by_tensors
 from bbh.divergences.lines_cost import cost_without_entropy_of_h
 from bbh.divergences.nearest_neighbour import check_floor
 from bbh.divergences.neighbours import log_distances, sum_log_distances
 from bbh.lines import Lines
+from bbh.samples import size
 
 logger = logging.getLogger("bbh")
 # The largest share of samples without k neighbours in their own mode. At this share the bias for
@@ -84,9 +86,12 @@ class NearestNeighbourEntropy(Divergence):
         """Exact prior term minus the estimated entropy, summed over weights."""
         if comparison.lines is not None:
             return Cost(self._estimate_on_lines(comparison, comparison.lines))
-        generated = comparison.flat()
-        num_samples, num_weights = generated.shape
+        num_samples, num_weights = comparison.num_samples, size(comparison.shapes)
         neighbours, constant = self._neighbours_and_constant(num_samples)
+        cost = cost_by_tensors(comparison, self.floor, neighbours)
+        if cost is not None:
+            return Cost(cost / num_samples - num_weights * constant)
+        generated = comparison.flat()
         log_distance = sum_log_distances(generated, None, self.floor, neighbours)
         entropy = log_distance / num_samples + num_weights * constant
         log_prior = comparison.prior.flat_log_density(generated, comparison.shapes)

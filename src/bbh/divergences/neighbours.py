@@ -12,7 +12,7 @@ from bbh.triton_available import triton_available
 # Added to ν and to the ratio as in the authors' code; the floor already keeps both positive.
 TINY = 1e-8
 # Above this number of samples, sorting is faster than comparing all of them.
-_MANY = 16
+MANY = 16
 
 
 def sum_log_distances(
@@ -31,7 +31,7 @@ def sum_log_distances(
         floor: Distances are √(distance² + floor²).
         neighbours: k; ν is the distance to the k-th nearest other value.
     """
-    few = len(values) <= _MANY and (reference is None or len(reference) <= _MANY)
+    few = len(values) <= MANY and (reference is None or len(reference) <= MANY)
     on_gpu = values.is_cuda and values.dtype == torch.float32 and triton_available()
     if few and (on_gpu or not values.is_cuda):
         return cast(Tensor, _WithGradient.apply(values, reference, floor, neighbours))
@@ -119,7 +119,7 @@ def nearest_of(
 ) -> Float[Tensor, "S D"]:
     """For each value the nearest entry of the same column of ``reference``, without gradient."""
     values = values.detach()
-    if len(reference) <= _MANY:
+    if len(reference) <= MANY:
         nearest = reference[0].expand_as(values)
         for candidate in reference[1:]:
             closer = (values - candidate).abs() < (values - nearest).abs()

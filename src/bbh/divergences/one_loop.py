@@ -4,30 +4,16 @@ The code is written here and not by ``torch.compile``, which takes far longer to
 """
 
 import ctypes
-import logging
-import os
-import shlex
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from bbh.compiled import compiled, in_parts
 from bbh.divergences.recorder import ARITHMETIC, Computation, Language, record
-
-logger = logging.getLogger("bbh")
 
 # Columns that are worth a thread of their own, and are summed by themselves.
 _COLUMNS_PER_PART = 2**15
-_SECONDS_TO_COMPILE = 120
-# Otherwise square roots and choices would keep the compiler from computing with vectors.
-_VECTORS = ("-fno-math-errno", "-fno-trapping-math")
-_FLAGS = ("-O3", "-march=native", "-shared", "-fPIC", "-fopenmp-simd", *_VECTORS)
 
 # Minimum and maximum never return the same one of two numbers, so that sorting does not lose NaN.
 _EXPRESSIONS = ARITHMETIC | {
@@ -99,8 +85,7 @@ class OneLoop:
     def __call__(self, *tables: Float[Tensor, "_ D"]) -> tuple[Float[Tensor, ""], Tensor]:
         """The sum of all terms, and the rows of results; tables are in single precision.
 
-        The columns are divided in the same way however many threads there are, so that the sums
-        are the same to the last bit.
+        The sum does not depend on the number of threads.
         """
         tables = tuple(table.contiguous() for table in tables)
         width = tables[0].shape[1]
@@ -110,63 +95,26 @@ class OneLoop:
         def run(first: int, last: int) -> float:
             return self._run(places, results.data_ptr(), width, first, last)
 
-        parts = max(1, width // _COLUMNS_PER_PART)
-        edges = [width * part // parts for part in range(parts + 1)]
-        threads = min(torch.get_num_threads(), parts)
-        if threads == 1:
-            total = sum(map(run, edges[:-1], edges[1:]))
-        else:
-            with ThreadPoolExecutor(threads) as pool:
-                total = sum(pool.map(run, edges[:-1], edges[1:]))
+        total = sum(in_parts(run, width, _COLUMNS_PER_PART))
         return results.new_tensor(total), results
 
 
 def one_loop(computation: Computation, sizes: Sequence[int]) -> OneLoop | None:
-    """Compiles a computation; None if that is not possible, say because there is no compiler.
-
-    ``TORCH_COMPILE_DISABLE=1`` in the environment switches it off.
+    """Compiles a computation; None if that is not possible, see ``compiled``.
 
     Args:
         computation: Takes tables, which are lists of rows, and returns a row of terms to be summed
             and a list of rows.
         sizes: The number of rows of each table.
     """
-    command = _compiler()
-    if command is None or os.environ.get("TORCH_COMPILE_DISABLE") == "1":
-        return None
     code, num_results = _written(computation, sizes)
-    try:
-        return OneLoop(_compiled(command, code), num_results)
-    except (OSError, subprocess.SubprocessError) as error:  # compilers fail in many ways
-        reason = getattr(error, "stderr", None) or error
-        logger.info("nearest neighbours without a compiled loop: %s", reason)
+    library = compiled(code, "nearest neighbours")
+    if library is None:
         return None
-
-
-def _compiler() -> list[str] | None:
-    """The command that starts a C++ compiler: what CXX names, else one of the usual two."""
-    chosen = shlex.split(os.environ.get("CXX", ""))
-    commands = [chosen] if chosen else [["g++"], ["clang++"]]
-    return next((command for command in commands if shutil.which(command[0])), None)
-
-
-def _compiled(command: list[str], code: str) -> Callable[..., float]:
-    # Once loaded, the library needs no file.
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        source, library = Path(folder, "loop.cpp"), Path(folder, "loop.so")
-        source.write_text(code)
-        subprocess.run(
-            [*command, *_FLAGS, str(source), "-o", str(library)],
-            check=True,
-            capture_output=True,
-            text=True,
-            timeout=_SECONDS_TO_COMPILE,
-        )
-        run = ctypes.CDLL(str(library)).run
     place, number = ctypes.c_void_p, ctypes.c_int64
-    run.argtypes = [ctypes.POINTER(place), place, number, number, number]
-    run.restype = ctypes.c_double
-    return run
+    library.run.argtypes = [ctypes.POINTER(place), place, number, number, number]
+    library.run.restype = ctypes.c_double
+    return OneLoop(library.run, num_results)
 
 
 def _written(computation: Computation, sizes: Sequence[int]) -> tuple[str, int]:

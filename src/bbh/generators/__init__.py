@@ -4,7 +4,12 @@ from bbh.generators.base import Generator
 from bbh.generators.directions import Directions
 from bbh.generators.hypernetwork import Head, Hypernetwork
 from bbh.generators.hypernetworks import HypernetworkGenerator, Hypernetworks
-from bbh.generators.initialization import FromNetwork, Glorot, Initialization
+from bbh.generators.initialization import (
+    FromNetwork,
+    Glorot,
+    Initialization,
+    skipped_initialization,
+)
 from bbh.generators.layerwise import LayerWise
 from bbh.generators.low_rank import LowRank
 from bbh.generators.module import GeneratorModule
@@ -28,6 +33,7 @@ __all__ = [
     "Single",
     "Sliced",
     "default",
+    "skipped_initialization",
 ]
 
 # The largest number of weights for a layer-wise generator by default. At 64 features per weight,

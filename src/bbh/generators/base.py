@@ -25,7 +25,12 @@ class Generator(ABC):
 
     @abstractmethod
     def num_parameters(self, shapes: Shapes, noise_dim: int) -> int:
-        """The number of parameters of the generator, without building it."""
+        """The number of parameters of the generator, without building it.
+
+        Args:
+            shapes: The tensors to generate.
+            noise_dim: How many numbers the generator gets as noise (``GaussianNoise.num_inputs``).
+        """
 
     @abstractmethod
     def make(self, values: Params, noise: GaussianNoise) -> GeneratorModule:
@@ -46,8 +51,8 @@ class Generator(ABC):
         The generator's size is logged first, as a warning if it is far larger than the network.
         """
         shapes: Shapes = {name: value.shape for name, value in values.items()}
-        summary = self.describe(shapes, noise.dim)
-        parameters = self.num_parameters(shapes, noise.dim)
+        summary = self.describe(shapes, noise.num_inputs)
+        parameters = self.num_parameters(shapes, noise.num_inputs)
         _refuse_if_too_large(parameters, summary)
         large = parameters > _BLOW_UP * size(shapes) and parameters > 10_000_000
         logger.log(logging.WARNING if large else logging.INFO, summary)

@@ -89,7 +89,7 @@ class Hypernetwork(nn.Module):
     def outputs(self, features: Float[Tensor, "S slices hidden"]) -> Float[Tensor, "S weights"]:
         """Applies the output layer to the features of all slices."""
         if self.head.slices == 1:
-            return outer_linear(features[:, 0], self.output_weight) + self.output_bias
+            return outer_linear(features[:, 0], self.output_weight, self.output_bias)
         bias = None if self.bias_per_weight else self.output_bias
         whole, rest = divmod(self.head.num_weights, self.head.outputs)
         weights = F.linear(features[:, :whole], self.output_weight, bias).flatten(1)

@@ -20,7 +20,11 @@ from bbh.generators.hypernetwork import (
     num_parameters,
     outputs_together,
 )
-from bbh.generators.initialization import FromNetwork, Initialization
+from bbh.generators.initialization import (
+    FromNetwork,
+    Initialization,
+    initialization_is_skipped,
+)
 from bbh.generators.module import GeneratorModule
 from bbh.noise import GaussianNoise
 from bbh.samples import Params, Shapes, unflatten_parts
@@ -122,12 +126,14 @@ class HypernetworkGenerator(Generator):
         hypernetworks: list[Hypernetwork] = []
         for head in self.heads(shapes):
             own_bias = self.initialization.bias_per_weight
-            one = Hypernetwork(head, noise.dim, self.hidden, self.slope, own_bias)
+            one = Hypernetwork(head, noise.num_inputs, self.hidden, self.slope, own_bias)
+            hypernetworks.append(one)
+            if initialization_is_skipped():
+                continue
             current = torch.cat(
                 [values[name].detach().float().cpu().flatten() for name in head.names]
             )
-            self.initialization.apply(one, current, fan_in_scale(head.names, shapes))
-            hypernetworks.append(one)
+            self.initialization.apply(one, current, fan_in_scale(head.names, shapes), noise)
         # Initial values are drawn on the CPU in single precision, whatever the final device and
         # dtype, so that a seed always gives the same values.
         return Hypernetworks(shapes, hypernetworks).to(next(iter(values.values())))

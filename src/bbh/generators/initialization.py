@@ -1,6 +1,9 @@
 """Initialisation of generators, which decides where generated weights start."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,11 +12,30 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from bbh.generators.hypernetwork import Hypernetwork
+from bbh.noise import GaussianNoise
 
 # The number of noise draws to estimate means and variances of the hidden features with, and the
 # number of slices to compute at once, which limits memory.
 _PROBES = 256
 _SLICES = 128
+
+
+_skipped = ContextVar("skipped", default=False)
+
+
+@contextmanager
+def skipped_initialization() -> Generator[None]:
+    """Within this context hypernetworks are built without initial values, to be filled later."""
+    token = _skipped.set(True)
+    try:
+        yield
+    finally:
+        _skipped.reset(token)
+
+
+def initialization_is_skipped() -> bool:
+    """Whether initial values are not needed now."""
+    return _skipped.get()
 
 
 class Initialization(ABC):
@@ -31,6 +53,7 @@ class Initialization(ABC):
         hypernetwork: Hypernetwork,
         values: Float[Tensor, " weights"],
         scale: float,
+        noise: GaussianNoise,
     ) -> None:
         """Sets all parameters.
 
@@ -38,6 +61,7 @@ class Initialization(ABC):
             hypernetwork: The hypernetwork to initialise.
             values: The current values of the network's weights.
             scale: Root mean square of 1/√fan_in over these weights.
+            noise: What the hypernetwork will get.
         """
 
 
@@ -56,6 +80,7 @@ class Glorot(Initialization):
         hypernetwork: Hypernetwork,
         values: Float[Tensor, " weights"],
         scale: float,
+        noise: GaussianNoise,
     ) -> None:
         """Draws all layers from Glorot's uniform distribution and sets biases to zero."""
         _glorot_trunk(hypernetwork)
@@ -91,15 +116,16 @@ class FromNetwork(Initialization):
         hypernetwork: Hypernetwork,
         values: Float[Tensor, " weights"],
         scale: float,
+        noise: GaussianNoise,
     ) -> None:
         """Initialises the hidden layers like Glorot, then scales the output layer to fit them."""
         _glorot_trunk(hypernetwork)
         head = hypernetwork.head
-        noise = torch.randn(_PROBES, hypernetwork.noise_dim)
+        probes = noise.encoded(torch.randn(_PROBES, noise.dim))
         means: list[Tensor] = []
         variances: list[Tensor] = []
         for first in range(0, head.slices, _SLICES):
-            features = hypernetwork.features(noise, first, first + _SLICES)
+            features = hypernetwork.features(probes, first, first + _SLICES)
             means.append(features.mean(0))
             variances.append(features.var(0).sum(1))
         # Var_z[a·h] = aᵀ Cov(h) a, whose mean over a ~ N(0, I) is tr Cov(h).

@@ -35,7 +35,7 @@ class Trunk(nn.Module):
         self.slope = slope
         self.shared = noise.shared
         self.outputs = list(outputs)
-        layers = [nn.Linear(*sizes) for sizes in itertools.pairwise((noise.dim, *hidden))]
+        layers = [nn.Linear(*sizes) for sizes in itertools.pairwise((noise.num_inputs, *hidden))]
         for layer in layers:
             nn.init.xavier_uniform_(layer.weight)
             nn.init.zeros_(layer.bias)
@@ -43,7 +43,7 @@ class Trunk(nn.Module):
         self.output = nn.Linear(hidden[-1], sum(outputs))
         nn.init.normal_(self.output.weight)
         nn.init.zeros_(self.output.bias)
-        self._standardise(torch.randn(_PROBES, noise.dim))
+        self._standardise(noise.encoded(torch.randn(_PROBES, noise.dim)))
 
     @staticmethod
     def num_parameters(noise_dim: int, hidden: Sequence[int], num_outputs: int) -> int:

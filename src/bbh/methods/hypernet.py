@@ -44,8 +44,8 @@ def bayes_by_hypernet(
             would be too large; see ``bbh.generators.default``.
         prior: Distribution of the weights before the data. None takes ``bbh.priors.FanIn`` with the
             scale that suits the likelihood.
-        noise: Dimension of the noise, and whether tensors share it. None takes four dimensions that
-            all tensors share.
+        noise: Dimension of the noise, whether tensors share it, and how generators get it. None
+            takes four dimensions that all tensors share.
         divergence: Estimator of the KL. None takes the nearest-neighbour entropy with the exact
             prior term, or the paper's estimator if the prior is known only by samples.
         num_samples: The number of weight draws per training step. All enter the divergence, and by
@@ -127,11 +127,12 @@ class Implicit(WeightDistribution):
     def sample(self, num_samples: int) -> Samples:
         """Draws noise and maps it to weights; adds noise to them if the divergence asks for it."""
         noise = self._draw_noise(num_samples)
-        weights = self.generator(noise)
+        inputs = self.noise.encoded(noise)
+        weights = self.generator(inputs)
         if sigma := self.divergence.added_noise():
             weights = {n: w + sigma * torch.randn_like(w) for n, w in weights.items()}
         if self.on_lines:
-            more = self._draw_noise(self.divergence.draws_of_lines)
+            more = self.noise.encoded(self._draw_noise(self.divergence.draws_of_lines))
             return Samples(weights, common={"noise_of_lines": more})
         if not self.divergence.needs_gram:
             return Samples(weights)
@@ -140,7 +141,7 @@ class Implicit(WeightDistribution):
         def gram() -> Params:
             """JᵀJ at the noise of these draws, which only the cost asks for."""
             with torch.set_grad_enabled(with_gradient):
-                by_vector = self.generator.jacobian_gram(noise)
+                by_vector = self.noise.gram(noise, self.generator.jacobian_gram(inputs))
             # If all tensors move with one vector, they add up.
             return {"gram": by_vector.sum(1, keepdim=True) if self.noise.shared else by_vector}
 

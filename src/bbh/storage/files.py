@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from bbh.execution import Execution
 from bbh.files import atomic_path
+from bbh.generators import skipped_initialization
 from bbh.methods import registered
 from bbh.network import Forward, call_network, describe_modules, with_trainable
 from bbh.posterior import Posterior
@@ -160,7 +161,11 @@ def _loaded(
     num_values = sum(value.numel() for value in given)
     # Loading must not change the user's random state. Only that of the CPU has to be kept, since
     # the method draws all random numbers there.
-    with torch.random.fork_rng(devices=[]), BoundedBuilding(num_values):
+    with (
+        torch.random.fork_rng(devices=[]),
+        BoundedBuilding(num_values),
+        skipped_initialization(),
+    ):
         posterior: Posterior[Any] = method(
             network, forward=forward, execution=execution, **arguments
         )

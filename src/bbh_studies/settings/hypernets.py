@@ -28,6 +28,7 @@ class GeneratedWeights(WithDivergence):
             Glorot initialisation.
         noise_dim: Dimension of z.
         noise_shared: Whether all tensors share one z.
+        noise_constant_norm: Whether generators get each number of z as a point on a circle.
     """
 
     generator: str = "layerwise"
@@ -36,6 +37,7 @@ class GeneratedWeights(WithDivergence):
     spread: float = 0.1
     noise_dim: int = 1
     noise_shared: bool = False
+    noise_constant_norm: bool = False
 
     def check(self) -> None:
         """Raises for an unknown generator, and for a warm start that would have no effect."""
@@ -56,13 +58,17 @@ class GeneratedWeights(WithDivergence):
         recipe = choose("generator", self.generator, _GENERATORS)
         return recipe(hidden=self.hidden, initialization=start)
 
+    def make_noise(self) -> bbh.GaussianNoise:
+        """The noise z."""
+        return bbh.GaussianNoise(self.noise_dim, self.noise_shared, self.noise_constant_norm)
+
     def make_arguments(self, model: Model) -> dict[str, Any]:
         """The arguments of ``bbh.methods.bayes_by_hypernet``."""
         return {
             "likelihood": model.likelihood,
             "prior": model.prior,
             "generator": self.make_generator(),
-            "noise": bbh.GaussianNoise(self.noise_dim, self.noise_shared),
+            "noise": self.make_noise(),
             "divergence": self.make_divergence(),
             "num_samples": self.num_samples,
             "bayesian": model.bayesian,
@@ -71,7 +77,7 @@ class GeneratedWeights(WithDivergence):
     def num_parameters(self, model: Model, shapes: Shapes) -> int:
         """Counted without building it: a layer-wise generator of LeNet fills a gigabyte."""
         helper = self.make_divergence().helper(shapes)
-        generated = self.make_generator().num_parameters(shapes, self.noise_dim)
+        generated = self.make_generator().num_parameters(shapes, self.make_noise().num_inputs)
         points = count(model.make_network()) - size(shapes)
         helping = 0 if helper is None else count(helper)
         return (generated + points + helping) * self.num_starts + count(model.likelihood)

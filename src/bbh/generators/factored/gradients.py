@@ -82,32 +82,45 @@ def clear_factors(matrix: Tensor) -> None:
 
 
 def outer_linear(
-    features: Float[Tensor, "S columns"], matrix: Float[Tensor, "rows columns"]
+    features: Float[Tensor, "S columns"],
+    matrix: Float[Tensor, "rows columns"],
+    bias: Float[Tensor, " rows"] | None = None,
 ) -> Float[Tensor, "S rows"]:
-    """features @ matrixᵀ; if factors are collected, the gradient of the matrix stays in factors."""
+    """features @ matrixᵀ + bias; if factors are collected, the matrix's gradient stays in factors.
+
+    The bias is added after the product, because mixed precision rounds the product's arguments.
+    """
     collected = getattr(matrix, _ATTRIBUTE, None)
     # Mixed precision chooses types of operations itself, so it gets the ordinary one.
     if collected is None or torch.is_autocast_enabled(matrix.device.type):
-        return nn.functional.linear(features, matrix)
-    return cast(Tensor, _OuterLinear.apply(features, matrix, collected))
+        product = nn.functional.linear(features, matrix)
+        return product if bias is None else product + bias
+    return cast(Tensor, _OuterLinear.apply(features, matrix, bias, collected))
 
 
 class _OuterLinear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, features: Tensor, matrix: Tensor, collected: list[Factors]) -> Tensor:
+    def forward(
+        ctx: Any,
+        features: Tensor,
+        matrix: Tensor,
+        bias: Tensor | None,
+        collected: list[Factors],
+    ) -> Tensor:
         ctx.save_for_backward(features, matrix)
         ctx.collected = collected
-        return rows_product(features, matrix)
+        return rows_product(features, matrix, bias)
 
     @staticmethod
     @once_differentiable
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, *gradients: Tensor
-    ) -> tuple[Tensor, None, None]:
+    ) -> tuple[Tensor, None, Tensor | None, None]:
         features, matrix = ctx.saved_tensors
         (gradient,) = gradients
         ctx.collected.append(Factors(gradient.detach(), features.detach()))
-        return columns_product(gradient, matrix), None, None
+        by_bias = gradient.sum(0) if ctx.needs_input_grad[2] else None
+        return columns_product(gradient, matrix), None, by_bias, None
 
 
 def total_norm(parameters: Iterable[Tensor]) -> Tensor:

@@ -6,6 +6,7 @@ gradient is never formed. An update reads and writes the matrix and its two mome
 nothing else of that size.
 """
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -13,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from bbh.generators.factored.gradients import dense_blocks
+from bbh.generators.factored.loops_cpu import AdamNumbers, loops_for
 from bbh.triton_available import triton_available
 
 
@@ -54,6 +56,8 @@ def outer_adam_(
     """
     if weight.is_cuda and weight.dtype == torch.float32 and triton_available():
         from bbh.generators.factored.outer_adam_triton import launch as update
+    elif loops_for(left, weight, exp_avg, exp_avg_sq) is not None:
+        update = outer_adam_loop_
     else:
         update = outer_adam_plain_
     update(weight, exp_avg, exp_avg_sq, left, right, rate, step, skip, settings)
@@ -95,6 +99,42 @@ def outer_adam_plain_(
         if exp_avg.dtype == torch.bfloat16:
             exp_avg[part] = rounded_at_random(moments[0])
             exp_avg_sq[part] = rounded_at_random(moments[1])
+
+
+def outer_adam_loop_(
+    weight: Tensor,
+    exp_avg: Tensor,
+    exp_avg_sq: Tensor,
+    left: Tensor,
+    right: Tensor,
+    rate: Tensor | float,
+    step: Tensor,
+    skip: Tensor | None,
+    settings: AdamSettings,
+) -> None:
+    """Takes the same step on a CPU in one compiled loop, which forms the gradient row by row."""
+    loops = loops_for(left, weight, exp_avg, exp_avg_sq)
+    assert loops is not None
+    if skip is not None and float(skip) == 1:
+        return
+    number, rate, decay = float(step), float(rate), settings.weight_decay
+    loops.adam_(
+        weight,
+        exp_avg,
+        exp_avg_sq,
+        left,
+        right,
+        AdamNumbers(
+            rate=rate / (1 - settings.beta1**number),
+            mean_share=1 - settings.beta1,
+            decay=settings.beta2,
+            square_share=1 - settings.beta2,
+            root=math.sqrt(1 - settings.beta2**number),
+            eps=settings.eps,
+            shrink=1 - rate * decay if settings.decoupled else 1.0,
+            pull=0.0 if settings.decoupled else decay,
+        ),
+    )
 
 
 def rounded_at_random(values: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:

@@ -1,4 +1,4 @@
-"""Products of a few vectors with a matrix of millions of rows.
+"""Products of a few vectors with a matrix of thousands to millions of rows.
 
 Libraries compute these much more slowly than the matrix can be read from memory.
 """
@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from bbh.generators.factored.loops_cpu import loops_for
 from bbh.triton_available import triton_available
 
 # Limits for the Triton kernels. For matrices with fewer entries there is little time to save; wider
@@ -17,25 +18,33 @@ _MOST = 16
 
 
 def rows_product(
-    features: Float[Tensor, "S columns"], matrix: Float[Tensor, "rows columns"]
+    features: Float[Tensor, "S columns"],
+    matrix: Float[Tensor, "rows columns"],
+    bias: Float[Tensor, " rows"] | None = None,
 ) -> Float[Tensor, "S rows"]:
-    """features @ matrixᵀ, with a Triton kernel where it is faster."""
+    """features @ matrixᵀ + bias, with a kernel of our own where it is faster."""
+    loops = loops_for(features, matrix)
+    if loops is not None:
+        return loops.rows_product(features, matrix, bias)
     if _pays(features, matrix):
         from bbh.generators.factored import skinny_triton
 
-        return skinny_triton.rows_product(features, matrix)
-    return features @ matrix.T
+        product = skinny_triton.rows_product(features, matrix)
+    else:
+        product = features @ matrix.T
+    return product if bias is None else product + bias
 
 
 def columns_product(
     left: Float[Tensor, "S rows"], matrix: Float[Tensor, "rows columns"]
 ) -> Float[Tensor, "S columns"]:
-    """left @ matrix, with a Triton kernel where it is faster."""
+    """left @ matrix, with a kernel of our own where it is faster."""
     if _pays(left, matrix):
         from bbh.generators.factored import skinny_triton
 
         return skinny_triton.columns_product(left, matrix)
-    return left @ matrix
+    loops = loops_for(left, matrix)
+    return left @ matrix if loops is None else loops.columns_product(left, matrix)
 
 
 def _pays(vectors: Tensor, matrix: Tensor) -> bool:

@@ -1,0 +1,250 @@
+"""Loops in C++ for output layers on a CPU, which read a matrix [rows, columns] only once.
+
+Libraries of matrix products are made for other shapes than a few vectors times a matrix of many
+rows, and a gradient that is formed by one operation and read by the next goes through memory.
+"""
+
+import ctypes
+import functools
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from bbh.compiled import compiled, in_parts
+
+# The largest number of vectors, whose sums must fit in registers.
+_MOST = 16
+# Numbers of columns that are whole vectors of any processor.
+_LANES = 16
+_WIDEST = 512
+# Entries of a matrix that are worth a thread of their own.
+_ENTRIES_PER_PART = 2**19
+
+_CODE = """
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+constexpr int S = %(samples)d, COLUMNS = %(columns)d;
+#if defined(__AVX512F__)
+constexpr int LANES = 16, SUMS = 24;
+#elif defined(__AVX__)
+constexpr int LANES = 8, SUMS = 12;
+#else
+constexpr int LANES = 4, SUMS = 12;
+#endif
+typedef float Vector __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+static inline Vector& at(float* place) { return *reinterpret_cast<Vector*>(place); }
+static inline const Vector& at(const float* place) {
+    return *reinterpret_cast<const Vector*>(place);
+}
+
+// outputs[s, r] = features[s] . matrix[r] + bias[r]. Each lane of a vector has a draw of its own,
+// so that no sum goes across lanes.
+extern "C" void rows_product(const float* __restrict__ features, const float* __restrict__ matrix,
+                             const float* __restrict__ bias, float* __restrict__ outputs,
+                             int64_t rows, int64_t first, int64_t last) {
+    constexpr int WIDTH = (S + LANES - 1) / LANES * LANES, ROWS = 8;
+    float transposed[COLUMNS][WIDTH] = {};
+    for (int s = 0; s < S; s++)
+        for (int c = 0; c < COLUMNS; c++) transposed[c][s] = features[s * COLUMNS + c];
+    for (int64_t r = first; r < last; r += ROWS) {
+        // Of the last rows some are computed twice.
+        const float* row[ROWS];
+        for (int l = 0; l < ROWS; l++) row[l] = matrix + std::min(r + l, last - 1) * COLUMNS;
+        float made[ROWS][WIDTH];
+        for (int s = 0; s < WIDTH; s += LANES) {
+            Vector sums[ROWS] = {};
+            for (int c = 0; c < COLUMNS; c++)
+                for (int l = 0; l < ROWS; l++) sums[l] += at(transposed[c] + s) * row[l][c];
+            for (int l = 0; l < ROWS; l++) at(made[l] + s) = sums[l];
+        }
+        const int count = std::min<int64_t>(ROWS, last - r);
+        for (int s = 0; s < S; s++)
+            for (int l = 0; l < count; l++) outputs[s * rows + r + l] = made[l][s] + bias[r + l];
+    }
+}
+
+// outputs[s] = sum over rows of left[s, r] matrix[r]. Blocks of rows stay in the cache while groups
+// of columns are summed in registers.
+extern "C" void columns_product(const float* __restrict__ left, const float* __restrict__ matrix,
+                                float* __restrict__ outputs, int64_t rows, int64_t first,
+                                int64_t last) {
+    constexpr int GROUP = SUMS / S > 2 ? (COLUMNS / LANES %% 4 ? 1 : 4) :
+                          SUMS / S > 1 ? (COLUMNS / LANES %% 2 ? 1 : 2) : 1;
+    constexpr int64_t BLOCK = 8192 / COLUMNS > 16 ? 8192 / COLUMNS : 16;
+    for (int i = 0; i < S * COLUMNS; i++) outputs[i] = 0;
+    for (int64_t start = first; start < last; start += BLOCK) {
+        const int64_t end = std::min(start + BLOCK, last);
+        for (int c = 0; c < COLUMNS; c += GROUP * LANES) {
+            Vector sums[S][GROUP] = {};
+            for (int64_t r = start; r < end; r++) {
+                const float* row = matrix + r * COLUMNS + c;
+                for (int s = 0; s < S; s++)
+                    for (int g = 0; g < GROUP; g++)
+                        sums[s][g] += left[s * rows + r] * at(row + g * LANES);
+            }
+            for (int s = 0; s < S; s++)
+                for (int g = 0; g < GROUP; g++)
+                    at(outputs + s * COLUMNS + c + g * LANES) += sums[s][g];
+        }
+    }
+}
+
+struct Adam {
+    float rate, mean_share, decay, square_share, root, eps, shrink, pull;
+};
+
+// One step of Adam with the gradient of row r, the sum of left[s, r] right[s], as torch writes it.
+extern "C" void adam(float* __restrict__ weight, float* __restrict__ mean,
+                     float* __restrict__ square, const float* __restrict__ left,
+                     const float* __restrict__ right, int64_t rows, int64_t first, int64_t last,
+                     const Adam* settings) {
+    const Adam a = *settings;
+    for (int64_t r = first; r < last; r++) {
+        float gradient[COLUMNS] = {};
+        for (int s = 0; s < S; s++) {
+            const float factor = left[s * rows + r];
+            for (int c = 0; c < COLUMNS; c++) gradient[c] += factor * right[s * COLUMNS + c];
+        }
+        for (int c = 0; c < COLUMNS; c++) {
+            const int64_t i = r * COLUMNS + c;
+            const float w = weight[i] * a.shrink;
+            const float g = gradient[c] + a.pull * w;
+            const float m = mean[i] + a.mean_share * (g - mean[i]);
+            const float v = a.decay * square[i] + a.square_share * g * g;
+            mean[i] = m;
+            square[i] = v;
+            weight[i] = w - a.rate * m / (std::sqrt(v) / a.root + a.eps);
+        }
+    }
+}
+"""
+
+
+class AdamNumbers(NamedTuple):
+    """The numbers of one step of Adam.
+
+    Attributes:
+        rate: Learning rate over the first moment's bias correction.
+        mean_share: 1 − β₁.
+        decay: β₂.
+        square_share: 1 − β₂.
+        root: Root of the second moment's bias correction.
+        eps: ε.
+        shrink: What weights are multiplied with first: decoupled weight decay.
+        pull: What of the weights is added to their gradient: ordinary weight decay.
+    """
+
+    rate: float
+    mean_share: float
+    decay: float
+    square_share: float
+    root: float
+    eps: float
+    shrink: float
+    pull: float
+
+
+@dataclass(frozen=True)
+class Loops:
+    """The compiled loops for S vectors and a number of columns.
+
+    Attributes:
+        library: The library that holds them.
+    """
+
+    library: Any
+
+    def rows_product(
+        self,
+        features: Float[Tensor, "S columns"],
+        matrix: Float[Tensor, "rows columns"],
+        bias: Float[Tensor, " rows"] | None = None,
+    ) -> Float[Tensor, "S rows"]:
+        """features @ matrixᵀ + bias."""
+        rows = len(matrix)
+        features = features.contiguous()
+        bias = features.new_zeros(rows) if bias is None else bias.to(features).contiguous()
+        outputs = features.new_empty(len(features), rows)
+        places = [one.data_ptr() for one in (features, matrix, bias, outputs)]
+
+        def product(first: int, last: int) -> None:
+            self.library.rows_product(*places, rows, first, last)
+
+        self._in_parts(product, matrix)
+        return outputs
+
+    def columns_product(
+        self, left: Float[Tensor, "S rows"], matrix: Float[Tensor, "rows columns"]
+    ) -> Float[Tensor, "S columns"]:
+        """left @ matrix; the sum does not depend on the number of threads."""
+        left = left.contiguous()
+
+        def product(first: int, last: int) -> Tensor:
+            sums = left.new_empty(len(left), matrix.shape[1])
+            places = [one.data_ptr() for one in (left, matrix, sums)]
+            self.library.columns_product(*places, len(matrix), first, last)
+            return sums
+
+        return torch.stack(self._in_parts(product, matrix)).sum(0)
+
+    def adam_(
+        self,
+        weight: Float[Tensor, "rows columns"],
+        exp_avg: Float[Tensor, "rows columns"],
+        exp_avg_sq: Float[Tensor, "rows columns"],
+        left: Float[Tensor, "S rows"],
+        right: Float[Tensor, "S columns"],
+        numbers: AdamNumbers,
+    ) -> None:
+        """One step of Adam in place, with the gradient leftᵀ right."""
+        tensors = (weight, exp_avg, exp_avg_sq, left.contiguous(), right.contiguous())
+        places = [one.data_ptr() for one in tensors]
+        settings = (ctypes.c_float * len(numbers))(*numbers)
+
+        def update(first: int, last: int) -> None:
+            self.library.adam(*places, len(weight), first, last, settings)
+
+        self._in_parts(update, weight)
+
+    @staticmethod
+    def _in_parts(run: Any, matrix: Tensor) -> list[Any]:
+        return in_parts(run, len(matrix), max(1, _ENTRIES_PER_PART // matrix.shape[1]))
+
+
+def loops_for(vectors: Tensor, *matrices: Tensor) -> Loops | None:
+    """The loops for these vectors and matrices of one shape; None if there are none.
+
+    Args:
+        vectors: The S vectors, one in each row.
+        matrices: The matrix, and others that a loop reads or writes beside it.
+    """
+    columns = matrices[0].shape[1]
+    suitable = (
+        len(vectors) <= _MOST
+        and columns % _LANES == 0
+        and columns <= _WIDEST
+        and all(one.device.type == "cpu" for one in (vectors, *matrices))
+        and all(one.dtype == torch.float32 for one in (vectors, *matrices))
+        and all(one.is_contiguous() for one in matrices)
+    )
+    return _loops(len(vectors), columns) if suitable else None
+
+
+@functools.cache
+def _loops(samples: int, columns: int) -> Loops | None:
+    code = _CODE % {"samples": samples, "columns": columns}
+    library = compiled(code, "output layers of generators")
+    if library is None:
+        return None
+    place, number = ctypes.c_void_p, ctypes.c_int64
+    library.rows_product.argtypes = [*[place] * 4, *[number] * 3]
+    library.columns_product.argtypes = [*[place] * 3, *[number] * 3]
+    library.adam.argtypes = [*[place] * 5, *[number] * 3, place]
+    for loop in (library.rows_product, library.columns_product, library.adam):
+        loop.restype = None
+    return Loops(library)
