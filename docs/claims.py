@@ -1,4 +1,4 @@
-"""Checks what README and docs say about results: ``python docs/claims.py``, part of the tests.
+"""Checks what README, docs and tutorials say about results: ``python docs/claims.py``, as tests do.
 
 Every ``<!-- claim: … -->`` is recomputed from the committed records; ``bbh_studies.report.claims``
 explains how one is written. On pages with tables of studies a sentence with a word such as *best*,
@@ -6,6 +6,7 @@ explains how one is written. On pages with tables of studies a sentence with a w
 results.
 """
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -38,13 +39,24 @@ def main(root: Path = ROOT) -> int:
     records = [Record.read(path) for path in sorted((root / "results").rglob(FILE_NAME))]
     tables = NamedTables(records)
     mistakes = 0
-    for page in [root / "README.md", *sorted((root / "docs").glob("*.md"))]:
-        text = page.read_text(encoding="utf-8")
+    docs = root / "docs"
+    tutorials = sorted((docs / "tutorials").glob("*.ipynb"))
+    for page in [root / "README.md", *sorted(docs.glob("*.md")), *tutorials]:
+        text = _words_of(page)
         found = [*false_claims(text, tables), *unclaimed(text), *misplaced(text)]
         for line in found:
             print(f"{page.relative_to(root)}: {line}")
         mistakes += len(found)
     return mistakes
+
+
+def _words_of(page: Path) -> str:
+    """The text of a page, or of a notebook's cells that are not code."""
+    text = page.read_text(encoding="utf-8")
+    if page.suffix != ".ipynb":
+        return text
+    cells = json.loads(text)["cells"]
+    return "\n\n".join("".join(one["source"]) for one in cells if one["cell_type"] == "markdown")
 
 
 def false_claims(text: str, tables: NamedTables) -> list[str]:

@@ -44,8 +44,10 @@ def widths(name: str, values: Sequence[object]) -> None:
         whole(name, value, 1, "give positive layer widths")
 
 
-def instance(name: str, value: object, kind: type[Any], example: str) -> None:
-    """Raises unless the value is an object of a class (and not, say, the class itself).
+def instance(
+    name: str, value: object, kind: type[Any] | tuple[type[Any], ...], example: str
+) -> None:
+    """Raises unless the value is an object of a class or of one of several (and no class itself).
 
     >>> instance("network", 3, dict, "pass a dictionary, e.g. {}")
     Traceback (most recent call last):

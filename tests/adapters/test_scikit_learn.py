@@ -211,6 +211,35 @@ class TestSettings:
         np.testing.assert_array_equal(again.predict(X), fitted.predict(X))
         np.testing.assert_array_equal(again.predict_interval(X), fitted.predict_interval(X))
 
+    @pytest.mark.parametrize(
+        "likelihood", [bbh.likelihoods.Poisson(), bbh.likelihoods.NegativeBinomial()], ids=str
+    )
+    def test_counts(self, likelihood):
+        X = np.repeat([[0.0], [1.0]], 200, axis=0)
+        y = np.random.default_rng(0).poisson(np.where(X[:, 0] == 1, 20, 2))
+        settings = MAP | {"likelihood": likelihood, "epochs": 150, "learning_rate": 0.1}
+        fitted = BayesianRegressor(linear, **settings).fit(X, y)
+        mean, std = fitted.predict([[0.0], [1.0]], return_std=True)
+        np.testing.assert_allclose(mean, [2, 20], rtol=0.15)
+        np.testing.assert_allclose(std, np.sqrt([2, 20]), rtol=0.3)
+        lower, upper = fitted.predict_interval(X)
+        assert ((lower <= y) & (y <= upper)).mean() > 0.9
+        assert fitted.evaluate(X, y).keys() >= {"nll", "mae"}
+        again = pickle.loads(pickle.dumps(fitted))
+        np.testing.assert_array_equal(again.predict(X), fitted.predict(X))
+
+    def test_a_quantile(self):
+        X, y = line(10)
+        settings = QUICK | {"likelihood": bbh.likelihoods.Quantile(0.9)}
+        fitted = BayesianRegressor(**settings).fit(X, y)
+        assert fitted.predict(X).shape == (10,)
+        with pytest.raises(AttributeError, match="one quantile"):
+            fitted.predict(X, return_std=True)
+
+    def test_a_single_width_is_one_layer(self):
+        fitted = BayesianRegressor(**QUICK | {"hidden_layer_sizes": 7}).fit(*line(10))
+        assert fitted.posterior_.weights.shapes["0.weight"] == (7, 1)
+
     def test_a_method_with_settings_of_its_own(self):
         X, y = line(10)
         method = functools.partial(bbh.methods.deep_ensemble, num_members=3)

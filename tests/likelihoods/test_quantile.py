@@ -102,3 +102,8 @@ def test_the_constant_prediction_is_the_quantile_of_the_training_targets():
 def test_levels_lie_inside(level: float):
     with pytest.raises(ValueError, match="between 0 and 1"):
         Quantile(level)
+
+
+def test_several_levels_need_several_posteriors():
+    with pytest.raises(TypeError, match="level"):
+        Quantile([0.1, 0.9])

@@ -1,11 +1,12 @@
 """The likelihood that makes a network learn one quantile of its targets."""
 
 from dataclasses import dataclass, field
+from numbers import Real
 
 import torch
 from torch import Tensor
 
-from bbh import metrics
+from bbh import checks, metrics
 from bbh.likelihoods.base import Sums
 from bbh.likelihoods.location_scale import CommonScale
 from bbh.likelihoods.number_metrics import mean_nll, selected
@@ -49,6 +50,8 @@ class Quantile(CommonScale[QuantilePredictive]):
 
     def __post_init__(self):
         super().__init__()
+        one = "a posterior learns one level, as in Quantile(0.9): train one for each of several"
+        checks.instance("level", self.level, Real, one)
         if not 0 < self.level < 1:
             raise ValueError(
                 f"Quantile({self.level}): the level lies strictly between 0 and 1, as in "

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, SupportsInt
 
 import numpy as np
+from matplotlib.axes import Axes
 
 from bbh.plots import canvas
 from bbh_studies.report import drawing
@@ -142,12 +143,21 @@ def _series(
     axes.set(ylim=(-0.05, 1.08), xlim=limits)
     tall = axes.get_position().height * height
     strip = axes.inset_axes((0, -(0.28 + tile) / tall, 1, tile / tall))
-    row = np.concatenate(list(images[chosen]), axis=1)
-    strip.imshow(row, cmap="gray", aspect="auto", extent=(*limits, 0, 1), interpolation="none")
-    strip.set(xticks=[], yticks=[], xlabel=label)
+    _film(strip, images[chosen], np.linspace(positions[0], positions[-1], len(chosen)), half)
+    strip.set(xticks=[], yticks=[], xlabel=label, xlim=limits, ylim=(0, 1))
+    strip.spines[:].set_visible(False)
     return Picture(
         drawing.svg_uri(figure),
         "",
         f"{title}: class probabilities of {runs.label}, median and range from the 10th to the 90th "
         f"percentile of the draws. Notable classes: {', '.join(map(str, shown))}.",
     )
+
+
+def _film(axes: Axes, images: np.ndarray, centres: np.ndarray, half: float) -> None:
+    """Images side by side, with gaps: digits that fill their frames would run into each other."""
+    reach = 0.9 * half
+    common: dict[str, Any] = {"cmap": "gray", "aspect": "auto", "interpolation": "none"}
+    for image, centre in zip(images, centres, strict=True):
+        frame = (centre - reach, centre + reach, 0, 1)
+        axes.imshow(image, extent=frame, vmin=images.min(), vmax=images.max(), **common)

@@ -210,9 +210,9 @@ def _trade_off(group: Group, table: Table, paper: Published) -> Picture | None:
     names = _names([runs for runs, *_ in points])
     return Picture(
         drawing.svg_uri(figure),
-        "Error against entropy on outliers: down and to the left is better. Filled: ours, mean "
-        "and standard deviation over seeds."
-        + (" Hollow: the paper's single runs." if hollow else ""),
+        "Error against entropy on outliers: down and to the left is better. Marks are means over "
+        "seeds, lines their standard deviations."
+        + (" Hollow marks: the paper's single runs." if hollow else ""),
         f"Test error against entropy AUC on outliers for {names}.",
     )
 

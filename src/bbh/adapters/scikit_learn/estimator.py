@@ -17,7 +17,13 @@ from torch import Tensor, nn
 
 from bbh import checks
 from bbh.adapters.scikit_learn.checking import Table, checked_rows
-from bbh.adapters.scikit_learn.networks import Blueprint, MakeNetwork, check_outputs, dtype_of
+from bbh.adapters.scikit_learn.networks import (
+    Blueprint,
+    MakeNetwork,
+    as_widths,
+    check_outputs,
+    dtype_of,
+)
 from bbh.adapters.scikit_learn.rows import Rows, learn_scaling, merge_equal_rows
 from bbh.adapters.scikit_learn.storing import Method, as_method, from_bytes, to_bytes
 from bbh.likelihoods import Likelihood
@@ -45,11 +51,13 @@ class BayesianEstimator(BaseEstimator):
             of (features, outputs) that makes one. None takes fully connected layers with ReLU. A
             network computes in the precision of its own weights; the default one in double
             precision.
-        hidden_layer_sizes: Widths of the hidden layers of the default network.
+        hidden_layer_sizes: Widths of the hidden layers of the default network; a number is
+            one layer.
         method: How to infer the weights: a function of ``bbh.methods`` or its name, or a
             ``functools.partial`` of it with other settings.
         likelihood: How targets arise from outputs, see ``bbh.likelihoods``. None takes
             ``Categorical()`` for classes, and for numbers ``Gaussian()``, which learns their noise.
+            A regressor takes ``Poisson()`` and ``NegativeBinomial()`` for counts too.
         standardise: Whether to scale the columns of X: to mean 0 and standard deviation 1, but for
             columns of zeros and ones, which stay as they are, and for sparse tables, whose columns
             are divided by their largest magnitude. Targets are always scaled by the likelihood.
@@ -77,7 +85,7 @@ class BayesianEstimator(BaseEstimator):
         self,
         network: nn.Module | MakeNetwork | None = None,
         *,
-        hidden_layer_sizes: Sequence[int] = (50,),
+        hidden_layer_sizes: Sequence[int] | int = (50,),
         method: Method | str = "bayes_by_hypernet",
         likelihood: Likelihood[Any] | None = None,
         standardise: bool = True,
@@ -163,7 +171,7 @@ class BayesianEstimator(BaseEstimator):
             "hidden_layer_sizes", self.hidden_layer_sizes, Iterable, "give widths, e.g. (50,)"
         )
         self._blueprint = Blueprint(
-            self.network, tuple(self.hidden_layer_sizes), table.shape[1], num_outputs
+            self.network, as_widths(self.hidden_layer_sizes), table.shape[1], num_outputs
         )
         with _TURN, seeded(self._seed, torch.device("cpu")):
             network = self._blueprint.build()

@@ -1,6 +1,6 @@
 """The network of an estimator: the default one, or the user's."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -64,6 +64,13 @@ class Blueprint:
         made = self.network(self.num_inputs, self.num_outputs)
         checks.instance("network(inputs, outputs)", made, nn.Module, "return a torch.nn.Module")
         return made
+
+
+def as_widths(hidden_layer_sizes: Any) -> tuple[Any, ...]:
+    """Widths of the hidden layers; a single number is one layer, as elsewhere in scikit-learn."""
+    if isinstance(hidden_layer_sizes, Iterable):
+        return tuple(hidden_layer_sizes)
+    return (hidden_layer_sizes,)
 
 
 def dtype_of(network: nn.Module) -> torch.dtype:

@@ -13,8 +13,8 @@ from sklearn.base import RegressorMixin
 from bbh import checks
 from bbh.adapters.scikit_learn.checking import Table, checked_training
 from bbh.adapters.scikit_learn.estimator import BayesianEstimator, joined
-from bbh.likelihoods import Gaussian, HeteroscedasticGaussian, Regression
-from bbh.predictive import RegressionPredictive
+from bbh.likelihoods import Counts, Gaussian, HeteroscedasticGaussian, Regression
+from bbh.predictive import Predictive
 
 
 class BayesianRegressor(RegressorMixin, BayesianEstimator):
@@ -45,7 +45,8 @@ class BayesianRegressor(RegressorMixin, BayesianEstimator):
         self._single = y.ndim == 1
         targets = np.array(y, dtype=np.float64).reshape(len(y), -1)
         likelihood = Gaussian() if self.likelihood is None else self.likelihood
-        checks.instance("likelihood", likelihood, Regression, "numbers need Gaussian() or the like")
+        fitting = "numbers need Gaussian() or the like, counts Poisson() or NegativeBinomial()"
+        checks.instance("likelihood", likelihood, (Regression, Counts), fitting)
         outputs_per_target = 2 if isinstance(likelihood, HeteroscedasticGaussian) else 1
         num_outputs = outputs_per_target * targets.shape[1]
         self._train(table, targets, weights, likelihood, num_outputs)
@@ -106,13 +107,13 @@ class BayesianRegressor(RegressorMixin, BayesianEstimator):
         tags.target_tags.multi_output = True
         return tags
 
-    def _predictive(self, table: Table) -> RegressionPredictive:
-        predictive: RegressionPredictive = super()._predictive(table)
+    def _predictive(self, table: Table) -> Predictive:
+        predictive: Predictive = super()._predictive(table)
         if not self._single:
             return predictive
-        return replace(
-            predictive,
-            mean=predictive.mean.squeeze(-1),
-            locs=predictive.locs.squeeze(-1),
-            scales=predictive.scales.squeeze(-1),
-        )
+        of_draws = {name: getattr(predictive, name) for name in predictive.per_draw}
+        known = {"mean": predictive.mean, **of_draws}
+        single: dict[str, Any] = {
+            name: value.squeeze(-1) for name, value in known.items() if value is not None
+        }
+        return replace(predictive, **single)
