@@ -322,7 +322,10 @@ def test_a_true_process_reports_errors_on_one_line():
         ("bbh run toy --seed 3 --method m", ["map", "mnf"]),
         ("bbh run toy --preset ", ["corrected", "legacy"]),
         ("bbh run toy --device c", ["cpu", "cuda"]),
-        ("bbh run toy --set noise_", ["noise_dim=", "noise_shared=", "noise_constant_norm=", "noise_scale="]),
+        (
+            "bbh run toy --set noise_",
+            ["noise_dim=", "noise_shared=", "noise_constant_norm=", "noise_scale="],
+        ),
         ("bbh data fetch not", ["notmnist"]),
     ],
 )
