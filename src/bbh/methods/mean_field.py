@@ -108,7 +108,9 @@ class MeanFieldNormal(WeightDistribution):
             noise = torch.randn(num_samples, len(loc), dtype=loc.dtype, device=loc.device)
             # Without gradients the draws overwrite the noise, which halves the memory needed.
             into = None if torch.is_grad_enabled() else noise
-            draws = unflatten(torch.addcmul(loc, scale, noise, out=into), self.shapes)
+            # As rows: the gradient of a single draw is then no sum over draws.
+            rows = loc.unsqueeze(0), scale.unsqueeze(0)
+            draws = unflatten(torch.addcmul(*rows, noise, out=into), self.shapes)
         else:
             locs, scales = (
                 unflatten(part.expand(num_samples, -1), self.shapes) for part in (loc, scale)
