@@ -25,6 +25,7 @@ from generators.test_outer_rmsprop import SETTINGS as RMSPROP
 from generators.test_outer_rmsprop import compare as compare_rmsprop
 from generators.test_skinny import CASES as SKINNY
 from generators.test_skinny import compare as compare_products
+from network.test_attention import compare_gradients
 from scenarios import (
     METHODS,
     BatchNormNet,
@@ -439,3 +440,8 @@ def test_looking_on_the_gpu_sees_what_the_cpu_sees(method):
     torch.testing.assert_close(on_gpu.kurtosis.excess, on_cpu.kurtosis.excess)
     assert on_gpu.diversity.kl == pytest.approx(on_cpu.diversity.kl, rel=1e-3)
     assert bbh.inspect.look(posterior, images, num_samples=40).marginals.draws.device.type == "cpu"
+
+
+def test_attention_has_the_same_gradients_with_all_draws_at_once():
+    """The memory-efficient kernel, which single precision takes, has none under vmap."""
+    compare_gradients("cuda")

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         cached_features,
         fit,
         fit_members,
+        sharded_strategy,
         tune,
     )
 
@@ -86,6 +87,7 @@ __all__ = [
     "priors",
     "refresh_batch_norm",
     "save",
+    "sharded_strategy",
     "training",
     "tune",
 ]
@@ -99,6 +101,7 @@ _OF_TRAINING = (
     "cached_features",
     "fit",
     "fit_members",
+    "sharded_strategy",
     "tune",
 )
 

@@ -196,6 +196,28 @@ def test_large_networks_take_it_by_default():
 
 
 @pytest.mark.parametrize(
+    ("outputs", "freeze_rest", "kind"),
+    [
+        (101, True, Directions),
+        (100, True, bbh.generators.LayerWise),  # a last layer, say
+        (101, False, bbh.generators.LayerWise),  # the rest is trained too, as point estimates
+        (1001, True, bbh.generators.LayerWise),  # most of the network is Bayesian
+    ],
+)
+def test_adapters_of_a_frozen_network_take_it_by_default(outputs, freeze_rest, kind):
+    network = torch.nn.Sequential(
+        torch.nn.Linear(800, 1000, bias=False), torch.nn.Linear(1000, outputs, bias=False)
+    )
+    posterior = bbh.methods.bayes_by_hypernet(
+        network, bbh.likelihoods.Categorical(), bayesian="1", freeze_rest=freeze_rest
+    )
+    assert isinstance(posterior.chosen["generator"], kind)
+    if kind is Directions:
+        trained = sum(value.numel() for value in posterior.parameters())
+        assert trained < 2.1 * 1000 * outputs
+
+
+@pytest.mark.parametrize(
     ("wrong", "message"),
     [({"spread": 0.0}, "spread"), ({"hidden": ()}, "hidden"), ({"hidden": (0,)}, "hidden")],
 )

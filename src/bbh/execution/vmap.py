@@ -1,9 +1,13 @@
 """Runs a network with all weight draws at once, as batched operations."""
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 from torch.func import vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from bbh.batches import Inputs
 from bbh.execution.base import Execution, Runnable
@@ -31,4 +35,21 @@ class Vmap(Execution):
             randomness="different",
             chunk_size=self.chunk_size,
         )
-        return batched(inputs, dict(samples))
+        with _attention_that_has_gradients():
+            return batched(inputs, dict(samples))
+
+
+@contextmanager
+def _attention_that_has_gradients() -> Generator[None]:
+    """Keeps ``scaled_dot_product_attention`` from kernels that cannot go backward under vmap.
+
+    On a GPU the memory-efficient kernel and cuDNN's leave out what their backward pass needs (the
+    logarithms of the sums) unless their inputs require gradients, and under vmap no tensor says
+    that it does. The flash kernel always keeps them, and plain operations need none.
+    """
+    if not torch.is_grad_enabled():
+        yield
+        return
+    flash = [SDPBackend.FLASH_ATTENTION] if torch.backends.cuda.flash_sdp_enabled() else []
+    with sdpa_kernel([SDPBackend.MATH, *flash]):
+        yield

@@ -40,8 +40,8 @@ def bayes_by_hypernet(
 
     Args:
         generator: ``LayerWise``, ``Sliced``, ``Single``, ``LowRank`` or ``Directions``. None takes
-            a narrow layer-wise generator, or ``Directions`` for networks where the layer-wise one
-            would be too large; see ``bbh.generators.default``.
+            a narrow layer-wise generator, or ``Directions`` for networks and adapters where the
+            layer-wise one would be too large; see ``bbh.generators.default``.
         prior: Distribution of the weights before the data. None takes ``bbh.priors.FanIn`` with the
             scale that suits the likelihood.
         noise: Dimension of the noise, whether tensors share it, and how generators get it. None
@@ -60,7 +60,9 @@ def bayes_by_hypernet(
         divergence = NearestNeighbourEntropy() if prior.has_density else NearestNeighbour()
     divergence.check(prior, has_marginals=False, has_gram=True)  # before anything large is built
     network, values, points = divide(network, bayesian, freeze_rest=freeze_rest)
-    generator = generator or default_generator({name: v.shape for name, v in values.items()})
+    if generator is None:
+        frozen = sum(value.numel() for value in network.parameters() if not value.requires_grad)
+        generator = default_generator({name: v.shape for name, v in values.items()}, frozen)
     return assemble(
         network,
         Implicit(generator.build(values, noise), noise, divergence, num_samples),

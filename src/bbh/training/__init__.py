@@ -11,6 +11,7 @@ from bbh.training.history import EpochRecord, History
 from bbh.training.members import fit_members
 from bbh.training.options import Checkpoint, Validation
 from bbh.training.recorded import RecordedSteps, make_steps
+from bbh.training.sharding import sharded_strategy
 from bbh.training.step import TrainingStep
 from bbh.training.tuning import Trial, Tuned, tune
 from bbh.training.verdicts import DivergedError
@@ -35,5 +36,6 @@ __all__ = [
     "fit_members",
     "make_adam",
     "make_steps",
+    "sharded_strategy",
     "tune",
 ]

@@ -38,6 +38,7 @@ from bbh.training.recorded import RecordedSteps, fastest_convolutions, make_step
 from bbh.training.reference import EXAMPLES, ReferenceKeeper
 from bbh.training.run import TrainingRun
 from bbh.training.settings import run_settings
+from bbh.training.sharding import check_strategy
 from bbh.training.step import TrainingStep
 from bbh.training.targets import prepare_targets
 
@@ -153,6 +154,7 @@ def fit(
     schedule = as_schedule(default_beta(defaults, epochs) if beta is None else beta)
     num_data = num_data if num_data is not None else num_data_of(train_loader)
     fabric = fabric or Fabric(accelerator="auto", devices=1)
+    check_strategy(fabric.strategy, checkpoint=checkpoint is not None)
     # Before the optimizer is made, since the fastest optimizer depends on the device.
     posterior.to(fabric.device)
     make = optimizer or partial(
@@ -168,7 +170,7 @@ def fit(
         scheduler = partial(cooling, epochs * (steps_per_epoch or 1), defaults.cooling)
     step = TrainingStep(
         posterior,
-        make(p for p in posterior.parameters() if p.requires_grad),
+        make,
         num_data=num_data,
         temperature=temperature,
         num_samples=num_samples,
@@ -226,9 +228,10 @@ def fit(
                     metrics: dict[str, float] = {}
                     if validation is not None:
                         batches = comparing.validation(validation.loader)
-                        metrics = evaluate(
-                            posterior, batches, validation.num_samples, fabric=fabric
-                        )
+                        with step.put_together():
+                            metrics = evaluate(
+                                posterior, batches, validation.num_samples, fabric=fabric
+                            )
                     # Draws and clocks differ between processes, but all must stop together.
                     seconds = time.perf_counter() - started
                     metrics, seconds = fabric.broadcast((metrics, seconds))

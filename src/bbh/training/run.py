@@ -89,10 +89,12 @@ class TrainingRun:
             self.step.check_parameters()
         except DivergedError as error:
             error.history = History(self.records)
+            self.step.whole_again()  # a step that diverges does so in all processes
             raise
         if not means:
             raise ValueError("the training loader is empty.")
-        self.posterior.weights.end_epoch()
+        with self.step.put_together():
+            self.posterior.weights.end_epoch()
         # Running statistics are the same everywhere, but a network may write to other buffers too.
         share(self._fabric, self.posterior.statistics())
         return means | {"beta": beta}
@@ -141,6 +143,7 @@ class TrainingRun:
             with torch.no_grad():
                 for parameter, mean in zip(self.posterior.parameters(), self.average, strict=True):
                     parameter.copy_(mean)
+        self.step.whole_again()
         self.posterior.eval()
         return History(self.records, self.best_epoch)
 

@@ -1,12 +1,14 @@
 """One training step: the objective, its gradient, a check that all is finite, the update."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from math import inf, isfinite
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from bbh import checks
 from bbh.batches import Batch, Inputs, as_batch, move
@@ -17,6 +19,7 @@ from bbh.objective import FreeEnergy, auxiliary_loss, check_settings, free_energ
 from bbh.posterior import Posterior
 from bbh.processes import averaged, share_frozen
 from bbh.threads import Work, threads_for
+from bbh.training.sharding import Shards, is_sharded, whole_tensor
 from bbh.training.verdicts import (
     STATISTICS,
     UPDATE,
@@ -43,7 +46,9 @@ class TrainingStep:
 
     Args:
         posterior: The posterior to train; it is put into training mode.
-        optimizer: An optimizer of the posterior's parameters.
+        optimizer: An optimizer of the posterior's parameters, or a function that makes one from
+            them. With a ``sharded_strategy`` it must be a function, since the parameters are
+            replaced by shards.
         num_data: N, the number of examples in the whole training set, not in the batch.
         temperature: Constant factor on the complexity, see ``free_energy``.
         num_samples: The number of weight draws; None takes the method's own number.
@@ -91,9 +96,16 @@ class TrainingStep:
         self._num_threads = num_threads
         self._work = Work(posterior)
         self._objective: Any = _Objective(posterior)
-        self.optimizer = optimizer
+        self._shards: Shards | None = None
+        if is_sharded(fabric):
+            self._shards = Shards(posterior, self._objective, cast("Fabric", fabric))
+            self._objective = self._shards.objective
+        self.optimizer: Any = self._made(optimizer)
         if fabric is not None:
-            self._objective, self.optimizer = fabric.setup(self._objective, optimizer)
+            if self._shards is not None:
+                self.optimizer = fabric.setup_optimizers(self.optimizer)
+            else:
+                self._objective, self.optimizer = fabric.setup(self._objective, self.optimizer)
             share_frozen(fabric, posterior.frozen)
         self.gradient_clip = gradient_clip
         if not isinstance(self.plain_optimizer, FactoredOptimizer):
@@ -180,7 +192,11 @@ class TrainingStep:
         does. ``fit`` therefore calls this once per epoch.
         """
         with torch.no_grad():
-            largest = float(nn.utils.get_total_norm(self._parameters, inf))
+            largest = (
+                float(nn.utils.get_total_norm(self._parameters, inf))
+                if self._shards is None
+                else self._shards.largest(self._parameters)
+            )
         if not isfinite(largest):
             raise DivergedError("parameter_norm", self.count, largest)
 
@@ -189,10 +205,39 @@ class TrainingStep:
         if isinstance(self.plain_optimizer, FactoredOptimizer):
             self.plain_optimizer.release()
 
+    def put_together(self) -> AbstractContextManager[None]:
+        """Within the block the posterior has its whole parameters, also if they are in shards.
+
+        All processes must enter it.
+        """
+        return nullcontext() if self._shards is None else self._shards.put_together()
+
+    def whole_again(self) -> None:
+        """Ends training in shards: every process has the whole posterior again.
+
+        All processes must call this. Without shards it does nothing.
+        """
+        if self._shards is not None:
+            self._shards.whole_again()
+
     @property
     def plain_optimizer(self) -> Any:
         """The optimizer as it was given, without Fabric's wrapper."""
         return self.optimizer if self.fabric is None else self.optimizer.optimizer
+
+    def _made(self, optimizer: Any) -> Any:
+        """The optimizer, made from the posterior's parameters if a function was given."""
+        if not isinstance(optimizer, Optimizer) and callable(optimizer):
+            return optimizer(one for one in self.posterior.parameters() if one.requires_grad)
+        if self._shards is not None:
+            raise TypeError(
+                "with a sharded strategy the parameters are replaced by shards: pass a function "
+                "that makes the optimizer, e.g. lambda parameters: torch.optim.Adam(parameters)."
+            )
+        return optimizer
+
+    def _whole(self, value: Tensor) -> Tensor:
+        return value if self._shards is None else whole_tensor(value)
 
     @property
     def _scales_losses(self) -> bool:
@@ -242,7 +287,9 @@ class TrainingStep:
         else:
             self.fabric.backward(loss)
             self.fabric.strategy.precision.unscale_gradients(self.plain_optimizer)
-        norm = total_norm(self._parameters)
+        if self._shards is not None:
+            self._shards.average_the_rest(self._parameters)
+        norm = self._whole(total_norm(self._parameters))
         terms = {name: term.detach().to(norm.dtype) for name, term in losses.items()}
         terms = self._agreed(terms | {"gradient_norm": norm}, running)
         norm = terms["gradient_norm"]
