@@ -155,6 +155,12 @@ def test_yes_and_no():
     assert_predicts(exported, posterior, exported, features)
 
 
+def test_a_program_says_what_it_takes_and_gives():
+    posterior = bbh.methods.bayes_by_backprop(mlp(), Categorical())
+    shown = repr(bbh.export(posterior, features(2), num_samples=4))
+    assert "inputs -> mean, entropy, mutual_information; 4 weight draws" in shown
+
+
 def test_dictionaries_in_any_order():
     def named(number):
         left, right = pairs(number)

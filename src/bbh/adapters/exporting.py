@@ -64,6 +64,10 @@ class ExportedPosterior:
         with torch.no_grad():
             return self._module(given)
 
+    def __repr__(self) -> str:
+        names = f"{', '.join(self.input_names)} -> {', '.join(self.output_names)}"
+        return f"ExportedPosterior({names}; {self.samples.num_samples} weight draws)"
+
     def save(self, path: str | Path) -> None:
         """Writes the program to a file, usually called ``….pt2``, for ``torch.export.load``."""
         if Path(path).suffix == ".onnx":
