@@ -81,6 +81,7 @@ def test_shards_are_trained_as_whole_parameters_are():
     """With the same random numbers the two ways differ by rounding, for every method."""
     first, second = together(train_in_both_ways)
     for name, ((whole, history), (shards, other)) in first.items():
+        assert_same_state(whole, second[name][0][0])
         assert_same_state(shards, second[name][1][0])
         assert other == second[name][1][1]
         validation = history[-1].pop("validation"), other[-1].pop("validation")
