@@ -33,6 +33,7 @@ _LARGE = {
     "step [ms]": ("step_ms", 1.0),
     "built in [s]": ("build_s", 1.0),
     "parameters [million]": ("parameters", 1e-6),
+    "memory of a step [GB]": ("memory_bytes", 1e-9),
 }
 # The columns of the estimator card: title → metric. The noise is shown for two of the targets.
 _NOISE = {
