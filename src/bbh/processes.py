@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -15,9 +15,33 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def gathered(fabric: "Fabric", value: T) -> list[T]:
+@runtime_checkable
+class Processes(Protocol):
+    """Processes that work together: what Fabric knows about them, or another framework."""
+
+    @property
+    def world_size(self) -> int:
+        """How many there are."""
+        ...
+
+    @property
+    def global_rank(self) -> int:
+        """The number of this one."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """The device of this one."""
+        ...
+
+    def broadcast(self, obj: Any, src: int = 0) -> Any:
+        """What one of them passes, in all of them."""
+        ...
+
+
+def gathered(processes: Processes, value: T) -> list[T]:
     """The values that all processes pass, in the order of their ranks; the same list in each."""
-    return [fabric.broadcast(value, src=rank) for rank in range(fabric.world_size)]
+    return [processes.broadcast(value, src=rank) for rank in range(processes.world_size)]
 
 
 def gathered_or_raised(fabric: "Fabric", work: Callable[[], T]) -> list[T]:

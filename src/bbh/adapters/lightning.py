@@ -1,8 +1,10 @@
 """A posterior as a LightningModule, for Lightning's Trainer to train, validate, test, predict."""
 
 import math
+from dataclasses import dataclass
 from typing import Any, cast
 
+import torch
 from torch import Tensor
 from torch.nn.utils import get_total_norm
 from torch.optim import Adam
@@ -18,18 +20,48 @@ from bbh.prediction import predict
 from bbh.predictive import Predictive
 from bbh.training.arguments import as_schedule
 from bbh.training.defaults import cooling, default_beta, rated_groups
-from bbh.training.random_numbers import loader_generators, restore_random_state
+from bbh.training.random_numbers import draw_differently, loader_generators
 from bbh.training.reference import EXAMPLES, ReferenceKeeper
 from bbh.training.settings import Settings, objective_settings
 from bbh.training.targets import prepare_targets
 from bbh.training.verdicts import STATISTICS, Before, DivergedError, HostVerdict
 
 try:
-    from lightning.pytorch import LightningModule
+    from lightning.pytorch import LightningModule, Trainer
 except ImportError as error:
     raise ImportError(
         "Lightning is not installed: pip install 'bayes-by-hypernet[lightning]'."
     ) from error
+
+
+@dataclass(frozen=True)
+class TrainerProcesses:
+    """The processes of a Trainer, as the library asks about them.
+
+    Attributes:
+        trainer: The Trainer.
+    """
+
+    trainer: Trainer
+
+    @property
+    def world_size(self) -> int:
+        """How many there are."""
+        return self.trainer.world_size
+
+    @property
+    def global_rank(self) -> int:
+        """The number of this one."""
+        return self.trainer.global_rank
+
+    @property
+    def device(self) -> torch.device:
+        """The device of this one."""
+        return self.trainer.strategy.root_device
+
+    def broadcast(self, obj: Any, src: int = 0) -> Any:
+        """What one of them passes, in all of them."""
+        return self.trainer.strategy.broadcast(obj, src)
 
 
 class LightningPosterior(LightningModule):
@@ -43,8 +75,9 @@ class LightningPosterior(LightningModule):
     Validation and testing log the likelihood's metrics over the whole data set as ``val_nll``,
     ``val_error``, … and ``test_…``, from averaged predictions; with several processes they are
     means over processes. ``predict`` gives a ``Predictive`` for each batch; join them with
-    ``Predictive.joined``. Checkpoints also hold the states of the random generators, so that a
-    resumed run goes on with the draws of an uninterrupted one.
+    ``Predictive.joined``. Checkpoints also hold the states of every process's random generators, so
+    that a resumed run goes on with the draws of an uninterrupted one. Processes that were seeded
+    alike are seeded anew, all but the first, so that each draws weights of its own.
 
     Methods that train helper networks (the divergence ``Adversarial``) take steps of their own
     before each step, so they use manual optimisation, for which Lightning allows neither
@@ -132,6 +165,8 @@ class LightningPosterior(LightningModule):
 
     def on_fit_start(self) -> None:
         """Reads the size of the data, learns targets' units, and prepares for batch norm."""
+        if self.trainer.world_size > 1:
+            draw_differently(TrainerProcesses(self.trainer))
         self.trainer.fit_loop.setup_data()  # of which there is only one, however often it is called
         loader: Any = self.trainer.train_dataloader
         if self.num_data is None:
@@ -204,7 +239,7 @@ class LightningPosterior(LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Adds the states of the random generators, what the run was made with, a checksum."""
-        lightning_checkpoints.complete(checkpoint, self._made_with)
+        lightning_checkpoints.complete(checkpoint, self._made_with, TrainerProcesses(self.trainer))
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Checks that it is whole; puts the random generators back, if training is to go on."""
@@ -213,9 +248,9 @@ class LightningPosterior(LightningModule):
         if trainer is None or trainer.state.fn != "fit":
             return
         self._resumed_from = checkpoint
-        # With several processes there is the state of the first one only.
-        if trainer.world_size == 1:
-            restore_random_state(lightning_checkpoints.random_numbers(checkpoint), ())
+        lightning_checkpoints.restore_random_numbers(
+            checkpoint, self._checkpoint_name, TrainerProcesses(trainer)
+        )
 
     # Validation, testing, prediction
 

@@ -4,24 +4,28 @@ Lightning's files know neither what a run was made with nor whether they are who
 """
 
 import hashlib
+import logging
 from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
+from bbh.processes import Processes, gathered
 from bbh.training.checkpoints import CheckpointError, check_settings
-from bbh.training.random_numbers import random_state
+from bbh.training.random_numbers import random_state, restore_random_state
 from bbh.training.settings import Settings
+
+logger = logging.getLogger("bbh")
 
 _RANDOM_STATE, _SETTINGS, _CHECKSUM = "bbh_random_state", "bbh_settings", "bbh_checksum"
 # What is read again. Lightning and its callbacks may change the rest.
 _PARTS = ("state_dict", "optimizer_states", "lr_schedulers", _RANDOM_STATE, _SETTINGS)
 
 
-def complete(checkpoint: dict[str, Any], settings: Settings) -> None:
-    """Adds the states of the random generators, the settings, and a checksum."""
-    checkpoint[_RANDOM_STATE] = random_state(())
+def complete(checkpoint: dict[str, Any], settings: Settings, processes: Processes) -> None:
+    """Adds the states of every process's random generators, the settings, and a checksum."""
+    checkpoint[_RANDOM_STATE] = gathered(processes, random_state(()))
     checkpoint[_SETTINGS] = settings
     checkpoint[_CHECKSUM] = _checksum_of(checkpoint)
 
@@ -41,9 +45,19 @@ def check_made_with(checkpoint: Mapping[str, Any], name: str, now: Settings) -> 
     check_settings(name, {"settings": checkpoint[_SETTINGS]}, now)
 
 
-def random_numbers(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
-    """The states of the random generators."""
-    return checkpoint[_RANDOM_STATE]
+def restore_random_numbers(checkpoint: Mapping[str, Any], name: str, processes: Processes) -> None:
+    """Puts the random generators of every process back, if there are as many as there were."""
+    states = checkpoint[_RANDOM_STATE]
+    if len(states) == processes.world_size:
+        restore_random_state(states[processes.global_rank], ())
+    elif processes.global_rank == 0:
+        logger.warning(
+            "%s was written by %d processes, and there are %d now: random numbers do not go on "
+            "where they were.",
+            name,
+            len(states),
+            processes.world_size,
+        )
 
 
 def _checksum_of(checkpoint: Mapping[str, Any]) -> str:

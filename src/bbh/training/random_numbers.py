@@ -12,7 +12,7 @@ import torch
 from lightning_fabric import Fabric
 from torch.utils.data import DataLoader
 
-from bbh.processes import gathered
+from bbh.processes import Processes, gathered
 from bbh.training.verdicts import random_states
 
 logger = logging.getLogger("bbh")
@@ -103,24 +103,24 @@ def seed_all(seed: int, generators: Sequence[torch.Generator] = ()) -> None:
         generator.manual_seed(seed)
 
 
-def draw_differently(fabric: Fabric) -> None:
+def draw_differently(processes: Processes) -> None:
     """Makes processes draw different random numbers, if some would draw the same.
 
     Gradients are averaged over processes, so different weight draws make them less noisy. The first
     process keeps its random numbers. The others are seeded with numbers that depend on the first
     one's state and on their rank alone, so that seeding all processes alike determines everything.
     """
-    own = [_digest(state.numpy().tobytes()) for state in random_states(fabric.device)]
-    everyone = gathered(fabric, own)
-    if all(len(set(digests)) == fabric.world_size for digests in zip(*everyone, strict=True)):
+    own = [_digest(state.numpy().tobytes()) for state in random_states(processes.device)]
+    everyone = gathered(processes, own)
+    if all(len(set(digests)) == processes.world_size for digests in zip(*everyone, strict=True)):
         return
-    if fabric.global_rank > 0:
-        seed_all(_seed(everyone[0], fabric.global_rank))
+    if processes.global_rank > 0:
+        seed_all(_seed(everyone[0], processes.global_rank))
     else:
         logger.info(
             "processes were seeded alike: all but the first are seeded anew, so that each of the "
             "%d draws weights of its own.",
-            fabric.world_size,
+            processes.world_size,
         )
 
 
