@@ -12,7 +12,7 @@ import pytest
 
 DOCS = Path(__file__).parent.parent / "docs"
 TUTORIALS = sorted((DOCS / "tutorials").glob("*.ipynb"))
-# What a reader runs first is run with every change, all others with the slow tests.
+# What a reader runs first is run with `make test`, all others with `make test-tutorials`.
 FIRST = "first-uncertainty"
 LARGEST = 150_000
 # A folder of somebody's machine, in the ways that systems write it.

@@ -265,7 +265,7 @@ class TestSettings:
             ({"network": 3}, "network=3"),
             ({"network": torch.nn.Linear(1, 2)}, r"\[2, 2\]; \[2, 1\] are needed"),
             ({"hidden_layer_sizes": (0,)}, "hidden_layer_sizes=0"),
-            ({"hidden_layer_sizes": 3}, "hidden_layer_sizes=3: give widths"),
+            ({"hidden_layer_sizes": None}, "hidden_layer_sizes=None"),
             ({"fit_arguments": 3}, "fit_arguments=3: pass a dictionary"),
             ({"batch_size": 0}, "batch_size=0"),
             ({"epochs": 0}, "epochs=0"),

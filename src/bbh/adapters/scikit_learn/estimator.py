@@ -4,7 +4,7 @@ import copy
 import inspect
 import math
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, no_type_check
 
 import numpy as np
@@ -167,9 +167,6 @@ class BayesianEstimator(BaseEstimator):
         self._scaling = learn_scaling(table, counts) if self.standardise else None
         self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         self._method = self.method
-        checks.instance(
-            "hidden_layer_sizes", self.hidden_layer_sizes, Iterable, "give widths, e.g. (50,)"
-        )
         self._blueprint = Blueprint(
             self.network, as_widths(self.hidden_layer_sizes), table.shape[1], num_outputs
         )
