@@ -48,8 +48,6 @@ class Blueprint:
     num_outputs: int
 
     def __post_init__(self):
-        for width in self.hidden_layer_sizes:
-            checks.whole("hidden_layer_sizes", width, 1, "give positive layer widths")
         if self.network is not None and not isinstance(self.network, nn.Module):
             example = "lambda inputs, outputs: torch.nn.Linear(inputs, outputs)"
             checks.function("network", self.network, example)
@@ -66,11 +64,13 @@ class Blueprint:
         return made
 
 
-def as_widths(hidden_layer_sizes: Any) -> tuple[Any, ...]:
+def as_widths(hidden_layer_sizes: Any) -> tuple[int, ...]:
     """Widths of the hidden layers; a single number is one layer, as elsewhere in scikit-learn."""
-    if isinstance(hidden_layer_sizes, Iterable):
-        return tuple(hidden_layer_sizes)
-    return (hidden_layer_sizes,)
+    several = isinstance(hidden_layer_sizes, Iterable)
+    widths: tuple[Any, ...] = tuple(hidden_layer_sizes) if several else (hidden_layer_sizes,)
+    for width in widths:
+        checks.whole("hidden_layer_sizes", width, 1, "give positive layer widths")
+    return widths
 
 
 def dtype_of(network: nn.Module) -> torch.dtype:
