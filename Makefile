@@ -10,7 +10,7 @@ SEED := $(shell date +%s)
 endif
 RANDOM_ORDER = --randomly-seed=$(SEED) --hypothesis-seed=$(SEED)
 
-.PHONY: demo test test-slow test-tutorials test-faults coverage setup lint types docs dist pictures tables tutorials bench clean
+.PHONY: demo test test-slow test-docs test-faults coverage setup lint types docs dist pictures tables tutorials bench clean
 
 demo: setup
 	$(BIN)/bbh demo
@@ -21,9 +21,11 @@ test: lint types docs
 test-slow: setup
 	$(BIN)/pytest -q -m slow $(RANDOM_ORDER)
 
-# All notebooks of docs/tutorials from top to bottom, ten minutes; make test runs the first one.
-test-tutorials: setup
-	$(BIN)/pytest -n 2 -q --dist worksteal -m slow $(RANDOM_ORDER) tests/test_tutorials.py
+# What readers run and see: all notebooks from top to bottom, the code of all pages, the site in a
+# browser. Ten minutes.
+test-docs: setup
+	$(BIN)/pytest -n 2 -q --dist worksteal -m slow $(RANDOM_ORDER) \
+	  tests/test_tutorials.py tests/test_documentation.py tests/test_site.py
 
 # Kills, damaged files, full disks: what docs/nothing-lost.md promises, tried thousands of times.
 # `make test-faults FAULTS='--kills 5 --files 500'` tries less, `--seed` the same again.

@@ -267,6 +267,7 @@ def test_an_unknown_contender_is_named(tmp_path, settings, quiet):
 # Records
 
 
+@pytest.mark.slow
 def test_cpu_records_can_be_read(settings, quiet):
     only = ("map", "bbb", "bbh-single-one-draw")
     settings = Settings(**{**vars(settings), "only": only, "scaling": True})

@@ -8,6 +8,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 PAGES = sorted((ROOT / "docs").glob("*.md"))
+# The page on everything is run with `make test`, all others with `make test-docs`.
+FIRST = "whole-library.md"
 # Packages of the extras that pages are about.
 NEEDED = {
     "deploying.md": ("onnxscript", "onnxruntime"),
@@ -31,7 +33,14 @@ def run_blocks(page: Path) -> dict[str, object]:
     return namespace
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=page.name, marks=() if page.name == FIRST else pytest.mark.slow)
+        for page in PAGES
+        if blocks(page)
+    ],
+)
 def test_code_blocks_run(page, tmp_path, monkeypatch):
     for package in NEEDED.get(page.name, ()):
         pytest.importorskip(package, reason=f"{page.name} is about {package}: pip install it")

@@ -81,6 +81,7 @@ def test_bayes_by_backprop_finds_a_factorised_posterior(sampling: Sampling):
     torch.testing.assert_close(scale, std, rtol=0.15, atol=0)
 
 
+@pytest.mark.slow
 def test_bayes_by_backprop_finds_the_mean_field_optimum_of_a_correlated_posterior():
     # Minimising KL(q‖p) over factorised Gaussians: exact means, variances 1/diag(precision),
     # which is less than the marginals' own.
@@ -124,7 +125,10 @@ def test_maximum_a_posteriori_finds_the_mode():
         pytest.param(
             *(LayerWise(hidden=(16,)), 1, NearestNeighbourEntropy(), 5), marks=pytest.mark.slow
         ),
-        (LayerWise(hidden=(16,)), 4, NearestNeighbourEntropy(neighbours=3), 10),
+        pytest.param(
+            *(LayerWise(hidden=(16,)), 4, NearestNeighbourEntropy(neighbours=3), 10),
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["linear", "one dimension", "four dimensions"],
 )

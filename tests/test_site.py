@@ -13,6 +13,8 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 ROOT = Path(__file__).parent.parent
+# A part of `make test-docs`.
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

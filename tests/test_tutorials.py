@@ -12,7 +12,6 @@ import pytest
 
 DOCS = Path(__file__).parent.parent / "docs"
 TUTORIALS = sorted((DOCS / "tutorials").glob("*.ipynb"))
-# What a reader runs first is run with `make test`, all others with `make test-tutorials`.
 FIRST = "first-uncertainty"
 LARGEST = 150_000
 # A folder of somebody's machine, in the ways that systems write it.
@@ -70,13 +69,8 @@ def test_the_site_and_the_list_have_it(path):
     assert f"({path.name})" in (DOCS / "tutorials" / "index.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        pytest.param(path, id=path.stem, marks=() if path.stem == FIRST else pytest.mark.slow)
-        for path in TUTORIALS
-    ],
-)
+@pytest.mark.slow
+@every_tutorial
 def test_it_runs(path, tmp_path):
     for package in NEEDED.get(path.stem, ()):
         pytest.importorskip(package, reason=f"{path.name} is about {package}: pip install it")

@@ -156,6 +156,7 @@ class TestAttack:
             results.append(PGD(num_samples=3, steps=3)(posterior, inputs, LABELS, 0.1))
         assert_same(*results)
 
+    @pytest.mark.slow
     def test_many_images_and_draws_stay_within_the_memory_limit(self):
         """At once, the activations of LeNet's convolutions would take over a gigabyte."""
         script = """

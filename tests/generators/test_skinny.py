@@ -26,6 +26,7 @@ def compare(rows_product, columns_product, samples, rows, columns):
     )
 
 
+@pytest.mark.slow
 def test_triton_kernels_through_their_interpreter():
     pytest.importorskip("triton", reason="Triton is not installed")
     error = run_interpreted(

@@ -211,6 +211,7 @@ def test_flow_bound_exceeds_the_kl_by_the_gap_of_the_auxiliary():
     assert mean == pytest.approx(kl + gap, abs=4 * error)
 
 
+@pytest.mark.slow
 def test_flow_bound_holds_with_flow_steps():
     # q(w) = ∫ N(w; z·m, s²) q(z) dz on a grid, with the flow of q and of r far from the identity.
     weights, multiplier = one_weight(steps=2)

@@ -117,7 +117,8 @@ class TestRun:
             clean_entropy = attacked.curves[f"{attack}_entropy"][0]
             assert clean_entropy == pytest.approx(1 - plain["entropy_auc"], abs=1e-5)
 
-    @pytest.mark.parametrize("method", [pytest.param("bbh", marks=pytest.mark.slow), "ensemble"])
+    @pytest.mark.slow
+    @pytest.mark.parametrize("method", ["bbh", "ensemble"])
     def test_a_kept_posterior_is_attacked_without_training(
         self, data, tmp_path, monkeypatch, method
     ):

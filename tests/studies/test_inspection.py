@@ -29,6 +29,7 @@ def numbers(folder):
     return json.loads((folder / "inspection.json").read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow
 def test_a_run_keeps_its_posterior_for_a_look_later(tmp_path):
     result = runner.invoke(app, [*BBB, "--keep-posterior", "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output

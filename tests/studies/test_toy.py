@@ -152,6 +152,7 @@ def test_long_histories_are_thinned_to_their_end(tmp_path, monkeypatch):
     assert [entry["epoch"] for entry in history] == [2, 5, 8, 11, 14, 17, 20, 23, 26]
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_goes_on(tmp_path, monkeypatch):
     config = TOY.row("bbb").with_settings(epochs=3, anneal_end=1.0)
     whole, broken = (Run(TOY, "bbb", "corrected", 0, config, tmp_path / name) for name in "ab")

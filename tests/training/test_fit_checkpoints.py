@@ -103,6 +103,7 @@ class TestCheckpoints:
         assert history.best_epoch == again.best_epoch
         assert len(list(path.parent.iterdir())) == 1
 
+    @pytest.mark.slow
     def test_pythons_random_numbers_in_the_dataset(self, tmp_path):
         # In a process of its own: the checks of types that tests switch on use them as well.
         script = (

@@ -156,6 +156,7 @@ def several(fabric, folder):
     return train_critic(fabric)
 
 
+@pytest.mark.slow
 def test_critics_failures_and_what_is_refused(tmp_path):
     first, second = together(several, tmp_path)
     assert_same_state(first, second)
