@@ -14,6 +14,7 @@ from bbh_studies.bench import cpu, gpu
 from bbh_studies.bench.compare import Row, compare, fastest_peer
 from bbh_studies.bench.contenders import Contender, average, load_peers, replace_layers
 from bbh_studies.bench.document_tables import bench_table
+from bbh_studies.bench.large import STUDIES
 from bbh_studies.bench.networks import mlp
 from bbh_studies.bench.own import OWN_METHODS, own_contenders, plain_kernels, problem_steps
 from bbh_studies.bench.problems import Problem, Sizes, lenet, resnet, small_mlp
@@ -379,7 +380,7 @@ def test_large_networks_are_compared_with_map(tmp_path):
     words = ["bench", "large", "--quick", "--rounds", "2", "--out", str(tmp_path)]
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, result.output
-    records = tmp_path / "bench-large"
+    records = tmp_path / STUDIES["cuda" if torch.cuda.is_available() else "cpu"]
     found = read(records / "headline/headline").metrics
     weights, parameters = (
         read(records / f"side-by-side/tiny-{name}").metrics["parameters"] for name in ("map", "bbb")

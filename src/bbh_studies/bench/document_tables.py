@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from bbh_studies.bench.large import STUDIES
 from bbh_studies.bench.scaling import AXES
 from bbh_studies.bench.targets import TARGETS
 from bbh_studies.columns import ordered
@@ -59,7 +60,7 @@ def bench_table(records: Sequence[Record], study: str, part: str, problem: str =
 
     Args:
         records: Records of all studies and benchmarks.
-        study: bench-cpu, bench-gpu or bench-large.
+        study: bench-cpu, bench-gpu, bench-large or bench-large-cpu.
         part: side-by-side, scaling, floor or headline.
         problem: The network of side-by-side rows.
     """
@@ -78,7 +79,7 @@ def bench_table(records: Sequence[Record], study: str, part: str, problem: str =
             if not name.endswith(("_q1", "_q3"))
         ]
         return pipe_table(["measure", "value"], rows)
-    columns = _LARGE if study == "bench-large" else _COLUMNS[part]
+    columns = _LARGE if study in STUDIES.values() else _COLUMNS[part]
     used = {
         title: column
         for title, column in columns.items()

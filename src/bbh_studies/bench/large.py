@@ -19,7 +19,8 @@ from bbh_studies.bench.records import HEADLINE, SIDE_BY_SIDE, Writer, headline_t
 from bbh_studies.bench.settings import Settings
 from bbh_studies.bench.timing import Task, Timing, interleaved
 
-STUDY = "bench-large"
+# Times on a GPU and on a CPU have nothing to do with each other.
+STUDIES = {"cuda": "bench-large", "cpu": "bench-large-cpu"}
 _CONTENDERS = ("map", "bbb", "bbh-one-draw", "bbh")
 
 
@@ -66,7 +67,8 @@ def bench_large(
     on_gpu = torch.cuda.is_available()
     device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
     problems = problems or ((CONVOLUTIONS, RESNET50) if on_gpu else (CONVOLUTIONS,))
-    writer = Writer(STUDY, settings, device)
+    study = STUDIES[device.type]
+    writer = Writer(study, settings, device)
     headline: dict[str, float] = {}
     load_before = os.getloadavg()[0]
     with console.status("starting") as status, fastest_convolutions():
@@ -76,7 +78,7 @@ def bench_large(
             headline |= _measure(problem, problem.on(device), settings, writer)
     load = {"load_before": load_before, "load_after": os.getloadavg()[0]}
     writer.write(HEADLINE, HEADLINE, "all", headline, **load)
-    console.print(headline_table(STUDY, headline))
+    console.print(headline_table(study, headline))
     return headline
 
 
