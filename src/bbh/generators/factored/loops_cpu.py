@@ -20,8 +20,8 @@ _MOST = 16
 # Numbers of columns that are whole vectors of any processor.
 _LANES = 16
 _WIDEST = 512
-# Entries of a matrix that are worth a thread of their own: with fewer, starting threads takes as long
-# as they save.
+# Entries of a matrix that are worth a thread of their own: with fewer, starting threads takes as
+# long as they save.
 _ENTRIES_PER_PART = 2**22
 
 _CODE = """
