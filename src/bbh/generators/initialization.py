@@ -1,5 +1,6 @@
 """Initialisation of generators, which decides where generated weights start."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -18,6 +19,12 @@ from bbh.noise import GaussianNoise
 # number of slices to compute at once, which limits memory.
 _PROBES = 256
 _SLICES = 128
+# A step of Adam changes an entry of the output layer by about the learning rate, and a weight by the
+# sum of these changes over all hidden units. With entries that start at √units over this number,
+# the sum is the same part of the weight's spread for layers of any width: about a tenth, at the
+# default learning rate. With entries of order one the spread could hardly change in a short
+# training.
+_QUICKNESS = 32
 
 
 _skipped = ContextVar("skipped", default=False)
@@ -95,9 +102,9 @@ class FromNetwork(Initialization):
     A trained network thus starts at its trained weights, an untrained one at its own
     initialisation. Each weight has its own output bias, set so that the mean of the weight over z
     is the network's value. The standard deviation over z is ``spread`` / √fan_in on average over
-    the weights of a hypernetwork. This size is a fixed factor (``gain``), while the entries of the
-    output layer are of order one. A step of the optimiser therefore changes weights by a small part
-    of their spread, even when many hidden units move them in the same direction.
+    the weights of a hypernetwork. This size is a fixed factor (``gain``), and the entries of the
+    output layer are of a size for which a step of the optimiser changes weights by a small part of
+    their spread, the same for narrow and for wide hidden layers.
 
     Args:
         spread: Initial standard deviation in units of 1/√fan_in.
@@ -130,8 +137,9 @@ class FromNetwork(Initialization):
             variances.append(features.var(0).sum(1))
         # Var_z[a·h] = aᵀ Cov(h) a, whose mean over a ~ N(0, I) is tr Cov(h).
         feature_scale = torch.cat(variances).mean().sqrt()
-        hypernetwork.gain.copy_(self.spread * scale / feature_scale)
-        hypernetwork.output_weight.normal_()
+        entries = math.sqrt(hypernetwork.output_weight.shape[1]) / _QUICKNESS
+        hypernetwork.gain.copy_(self.spread * scale / (feature_scale * entries))
+        hypernetwork.output_weight.normal_(std=entries)
         offset = hypernetwork.gain * torch.cat(means) @ hypernetwork.output_weight.T
         offset = offset.flatten()[: head.num_weights]
         hypernetwork.output_bias.copy_(values - offset)

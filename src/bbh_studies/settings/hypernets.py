@@ -101,7 +101,7 @@ DEFAULT_HYPERNET = Hypernet(
     likelihood_samples=5,
     divergence="entropy",
     neighbours=0,
-    hidden=(16, 32, 64),
+    hidden=(16, 16),
     noise_dim=4,
     noise_shared=True,
 )

@@ -130,7 +130,9 @@ def _variational(method: Method) -> Config:
     return _row(method).with_settings(epochs=20, warm_start_epochs=10, temperature=0.1)
 
 
-_HYPERNET = replace(DEFAULT_HYPERNET, spread=0.03, noise_dim=8, noise_shared=False)
+_HYPERNET = replace(
+    DEFAULT_HYPERNET, hidden=(16, 32, 64), spread=0.03, noise_dim=8, noise_shared=False
+)
 _ROWS: Rows = {
     "map": _row(MaximumAPosteriori()),
     "ensemble": _row(DeepEnsemble(num_members=5)),

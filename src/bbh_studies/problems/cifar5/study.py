@@ -170,7 +170,9 @@ def _variational(method: Method) -> Config:
     )
 
 
-_HYPERNET = replace(DEFAULT_HYPERNET, spread=0.03, noise_dim=8, noise_shared=False)
+_HYPERNET = replace(
+    DEFAULT_HYPERNET, hidden=(16, 32, 64), spread=0.03, noise_dim=8, noise_shared=False
+)
 _CORRECTED: Rows = {
     "map": Config(MaximumAPosteriori(), _HE, _TRAINING),
     "ensemble": Config(DeepEnsemble(num_members=5), _HE, _TRAINING),
