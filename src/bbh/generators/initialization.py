@@ -19,11 +19,11 @@ from bbh.noise import GaussianNoise
 # number of slices to compute at once, which limits memory.
 _PROBES = 256
 _SLICES = 128
-# A step of Adam changes an entry of the output layer by about the learning rate, and a weight by the
-# sum of these changes over all hidden units. With entries that start at √units over this number,
-# the sum is the same part of the weight's spread for layers of any width: about a tenth, at the
-# default learning rate. With entries of order one the spread could hardly change in a short
-# training.
+# A step of Adam changes an entry of the output layer by about the learning rate, and a weight by
+# the sum of these changes over all hidden units. With entries that start at √units over this
+# number, the sum is the same part of the weight's spread for layers of any width: about a tenth, at
+# the default learning rate. With entries of order one a short training could hardly change the
+# spread.
 _QUICKNESS = 32
 
 

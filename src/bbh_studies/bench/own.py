@@ -41,7 +41,7 @@ class OwnMethod(NamedTuple):
 
 _HYPERNET = _of(methods.bayes_by_hypernet)
 _SINGLE = _of(methods.bayes_by_hypernet, generator=generators.Single())
-# Trunks as narrow as those of the default generator.
+# Trunks as narrow as those of the paper's toy problem.
 _NARROW = _of(methods.bayes_by_hypernet, generator=generators.Single(hidden=(16, 32, 64)))
 # Method → its short name in tables; a method that is not listed here keeps its own name.
 _SHORT_NAMES = {

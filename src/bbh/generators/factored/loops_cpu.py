@@ -105,21 +105,31 @@ extern "C" void adam(float* __restrict__ weight, float* __restrict__ mean,
                      const float* __restrict__ right, int64_t rows, int64_t first, int64_t last,
                      const Adam* settings) {
     const Adam a = *settings;
-    for (int64_t r = first; r < last; r++) {
-        float gradient[COLUMNS] = {};
-        for (int s = 0; s < S; s++) {
-            const float factor = left[s * rows + r];
-            for (int c = 0; c < COLUMNS; c++) gradient[c] += factor * right[s * COLUMNS + c];
+    // Several rows at once: a loop over the few entries of a narrow row is not computed in vectors.
+    constexpr int ROWS = COLUMNS < 128 ? 128 / COLUMNS : 1;
+    for (int64_t r = first; r < last; r += ROWS) {
+        const int count = std::min<int64_t>(ROWS, last - r);
+        float gradient[ROWS * COLUMNS];
+        for (int l = 0; l < count; l++) {
+            Vector sums[COLUMNS / LANES] = {};
+            for (int s = 0; s < S; s++)
+                for (int c = 0; c < COLUMNS / LANES; c++)
+                    sums[c] += left[s * rows + r + l] * at(right + s * COLUMNS + c * LANES);
+            for (int c = 0; c < COLUMNS / LANES; c++)
+                at(gradient + l * COLUMNS + c * LANES) = sums[c];
         }
-        for (int c = 0; c < COLUMNS; c++) {
-            const int64_t i = r * COLUMNS + c;
-            const float w = weight[i] * a.shrink;
-            const float g = gradient[c] + a.pull * w;
-            const float m = mean[i] + a.mean_share * (g - mean[i]);
-            const float v = a.decay * square[i] + a.square_share * g * g;
-            mean[i] = m;
-            square[i] = v;
-            weight[i] = w - a.rate * m / (std::sqrt(v) / a.root + a.eps);
+        float* const weights = weight + r * COLUMNS;
+        float* const means = mean + r * COLUMNS;
+        float* const squares = square + r * COLUMNS;
+        #pragma omp simd
+        for (int i = 0; i < count * COLUMNS; i++) {
+            const float w = weights[i] * a.shrink;
+            const float g = gradient[i] + a.pull * w;
+            const float m = means[i] + a.mean_share * (g - means[i]);
+            const float v = a.decay * squares[i] + a.square_share * g * g;
+            means[i] = m;
+            squares[i] = v;
+            weights[i] = w - a.rate * m / (std::sqrt(v) / a.root + a.eps);
         }
     }
 }
