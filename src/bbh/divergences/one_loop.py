@@ -12,8 +12,8 @@ from torch import Tensor
 from bbh.compiled import compiled, in_parts
 from bbh.divergences.recorder import ARITHMETIC, Computation, Language, record
 
-# Columns that are worth a thread of their own, and are summed by themselves. Fewer take less time than
-# starting a thread.
+# Columns that are worth a thread of their own, and are summed by themselves. Fewer take less time
+# than starting a thread.
 _COLUMNS_PER_PART = 2**17
 
 # Minimum and maximum never return the same one of two numbers, so that sorting does not lose NaN.
