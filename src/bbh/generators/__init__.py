@@ -48,11 +48,11 @@ def default(shapes: Shapes, frozen: int = 0) -> Generator:
     """The generator that ``bayes_by_hypernet`` uses if none is given.
 
     Layer-wise generators gave the lowest error in the paper. This one has narrow hidden layers: 17
-    parameters for every weight, and on validation data it was not behind one with 65. A training
-    step makes ten draws of all weights. For large networks ``Directions`` has two parameters for a
-    weight, and a step makes only the draws that the network sees. If most of the network is frozen,
-    the part that is trained counts as large from 100,000 weights on: adapters do, a last layer
-    mostly does not.
+    parameters for every weight, and on validation data it was not told apart from one with 65. A
+    training step makes ten draws of all weights. For large networks ``Directions`` has two
+    parameters for a weight, and a step makes only the draws that the network sees. If most of the
+    network is frozen, the part that is trained counts as large from 100,000 weights on: adapters
+    do, a last layer mostly does not.
 
     Args:
         shapes: The Bayesian parameters of the network.
