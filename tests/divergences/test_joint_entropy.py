@@ -263,6 +263,7 @@ def test_minimised_on_a_gaussian_posterior_it_finds_correlations():
     posterior = bbh.methods.bayes_by_hypernet(
         nn.Linear(1, 1),
         bbh.likelihoods.Gaussian(0.5),
+        Normal(),
         generator=Single(hidden=(8,), slope=1.0),
         noise=GaussianNoise(2),
         divergence=JointEntropy(0.01),
