@@ -170,13 +170,15 @@ def _sorting(monkeypatch):
 @pytest.mark.usefixtures("_sorting")
 def test_without_data_few_weights_come_near_the_prior():
     # So few steps are not the whole way; the slow test above goes on.
-    seen = minimised(None, NUM_SAMPLES, 300, nn.Linear(4, 3))
-    assert seen.distance <= 0.08
+    seen = minimised(None, NUM_SAMPLES, 600, nn.Linear(4, 3))
+    assert seen.distance <= 0.065
     assert seen.kurtosis <= 0.8
-    assert 0 < seen.estimate <= 0.15
+    assert 0 < seen.estimate <= 0.1
 
 
 @pytest.mark.usefixtures("_sorting")
-def test_without_data_the_third_of_five_neighbours_promises_less_than_nothing():
-    # A KL is never negative, so an estimate below zero rewards something other than the prior.
-    assert minimised(3, 5, 300, nn.Linear(4, 3)).estimate < 0
+def test_without_data_the_third_of_five_neighbours_leaves_the_prior():
+    seen = minimised(3, 5, 600, nn.Linear(4, 3))
+    assert seen.distance > 0.065
+    assert seen.kurtosis > 0.8
+    assert seen.estimate < 0

@@ -30,7 +30,7 @@ def posterior_and_data():
         bbh.likelihoods.Categorical(),
         generator=bbh.generators.LayerWise((8, 512)),
         # Gradients of close neighbours magnify rounding: they are limited here.
-        divergence=bbh.divergences.NearestNeighbourEntropy(floor=0.1),
+        divergence=bbh.divergences.NearestNeighbourEntropy(floor=1.0),
     )
     return posterior, [(torch.randn(6, 4), torch.arange(6) % 3) for _ in range(4)]
 

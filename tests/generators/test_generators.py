@@ -297,6 +297,27 @@ def test_weights_start_at_the_networks_own(kind, dim: int):
     assert math.sqrt(std / size(weights.shapes)) == pytest.approx(1, abs=0.25)
 
 
+@pytest.mark.parametrize("hidden", [(16, 4), (16, 16), (16, 32, 64), (64, 256, 512)])
+def test_a_step_moves_weights_by_a_tenth_of_their_spread_at_any_width(hidden):
+    values, kind = {"weight": torch.randn(60, 40)}, GaussianNoise(4, shared=True)
+    generator = LayerWise(hidden=hidden).build(values, kind)
+    noise = kind.sample(100, 1, values["weight"])
+    (matrix,) = (p for name, p in generator.named_parameters() if name.endswith("output_weight"))
+    start, moved = matrix.detach().clone(), []
+    for one in noise.split(1):
+        before = generator(one)["weight"]
+        before.mul(torch.randn(60, 40)).sum().backward()
+        with torch.no_grad():
+            # Adam's first step, at the default learning rate of Bayes by Hypernet.
+            matrix.sub_(Implicit.training_defaults.learning_rate * matrix.grad.sign())
+            moved.append((generator(one)["weight"] - before).abs().mean())
+            matrix.copy_(start)
+        matrix.grad = None
+    with torch.no_grad():
+        spread = generator(noise)["weight"].std(0).mean()
+    assert (torch.stack(moved).mean() / spread).item() == pytest.approx(0.1, rel=0.3)
+
+
 def test_spread_follows_fan_in_tensor_by_tensor():
     network = nn.Sequential(nn.Linear(400, 50), nn.Linear(50, 100))
     weights = build(Sliced(initialization=FromNetwork(0.1)), values_of(network), dim=8)

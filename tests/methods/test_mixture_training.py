@@ -124,7 +124,7 @@ def test_hypernets_are_trained_like_one_alone():
     network, likelihood = nn.Linear(1, 1), Gaussian(0.5)
 
     def slopes(posterior: bbh.Posterior) -> Tensor:
-        trained(posterior, (inputs, 2 * inputs), steps=600, rate=0.003)
+        trained(posterior, (inputs, 2 * inputs), steps=1500, rate=0.003)
         return posterior.weights.sample(3000)["weight"].flatten().detach()
 
     alone = slopes(bbh.methods.bayes_by_hypernet(network, likelihood))
@@ -132,7 +132,7 @@ def test_hypernets_are_trained_like_one_alone():
     # The exact posterior's standard deviation is 0.18 where the prior is wide.
     for one in (alone, *members.T):
         assert one.mean().item() == pytest.approx(2.0, abs=0.15)
-        assert 0.1 < one.std().item() < 0.35
+        assert 0.1 < one.std().item() < 0.3
 
 
 def test_learned_noise_is_shared():

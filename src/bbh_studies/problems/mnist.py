@@ -12,7 +12,7 @@ from bbh_studies.datasets.mnist import NUM_TRAIN, NUM_VALIDATION
 from bbh_studies.problems.images.problem import ImageProblem
 from bbh_studies.problems.study import Rows, Study, attacks_on
 from bbh_studies.settings.config import Config
-from bbh_studies.settings.hypernets import DEFAULT_HYPERNET, Hypernet, Mixture
+from bbh_studies.settings.hypernets import WIDER_HYPERNET, Hypernet, Mixture
 from bbh_studies.settings.method import Method
 from bbh_studies.settings.methods import (
     BayesByBackprop,
@@ -116,7 +116,7 @@ _LEGACY: Rows = {
 _TRAINING = Optimisation(epochs=60, batch_size=200, cosine_decay=True)
 # Chosen on the validation split, with the estimator of version 0.1 (results/validation has the
 # records). The batches, smaller than those of the other methods, were chosen there too.
-_HYPERNET = replace(DEFAULT_HYPERNET, hidden=(16, 32, 64), spread=0.3, noise_shared=False)
+_HYPERNET = replace(WIDER_HYPERNET, spread=0.3, noise_shared=False)
 
 
 def _generated(method: Method) -> Config:

@@ -106,6 +106,9 @@ DEFAULT_HYPERNET = Hypernet(
     noise_shared=True,
 )
 
+# The default when the settings of the image studies were chosen.
+WIDER_HYPERNET = replace(DEFAULT_HYPERNET, hidden=(16, 32, 64))
+
 
 # The default generator, and those whose size is in proportion to the network's: rows of studies
 # that compare generators.

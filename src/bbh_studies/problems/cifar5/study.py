@@ -22,7 +22,7 @@ from bbh_studies.problems.images.problem import ImageProblem
 from bbh_studies.problems.study import Rows, Study, attacks_on
 from bbh_studies.settings.config import Config
 from bbh_studies.settings.gaussian_prior import GaussianPrior
-from bbh_studies.settings.hypernets import DEFAULT_HYPERNET, Mixture
+from bbh_studies.settings.hypernets import WIDER_HYPERNET, Mixture
 from bbh_studies.settings.method import Method
 from bbh_studies.settings.methods import (
     BayesByBackprop,
@@ -170,9 +170,7 @@ def _variational(method: Method) -> Config:
     )
 
 
-_HYPERNET = replace(
-    DEFAULT_HYPERNET, hidden=(16, 32, 64), spread=0.03, noise_dim=8, noise_shared=False
-)
+_HYPERNET = replace(WIDER_HYPERNET, spread=0.03, noise_dim=8, noise_shared=False)
 _CORRECTED: Rows = {
     "map": Config(MaximumAPosteriori(), _HE, _TRAINING),
     "ensemble": Config(DeepEnsemble(num_members=5), _HE, _TRAINING),
