@@ -33,25 +33,19 @@ def values_of(shapes: Shapes) -> Params:
 
 
 def made_by_hand(generator: nn.Module, noise: Tensor) -> Params:
-    """m + s·h row by row in double precision, from the stored parameters."""
+    """m + s·h tensor by tensor in double precision, from the stored parameters."""
     state = {name: value.double() for name, value in generator.state_dict().items()}
     weights: Params = {}
-    line = 0
-    for group, (name, shape) in enumerate(ODD_SHAPES.items()):
+    for group, name in enumerate(ODD_SHAPES):
         hidden = noise[:, group].double()
         for layer in range(2):
             hidden = hidden @ state[f"trunk.layers.{layer}.weight"].T
             hidden = hidden + state[f"trunk.layers.{layer}.bias"]
             hidden = torch.where(hidden > 0, hidden, 0.1 * hidden)
+        moved = hidden @ state["trunk.output.weight"][group] + state["trunk.output.bias"][group]
+        moved = moved * state["gain"][group]
         mean, direction = state[f"means.{name}"], state[f"directions.{name}"]
-        weights[name] = torch.empty(len(noise), *shape).double()
-        for row in range(shape[0] if shape else 1):
-            moved = hidden @ state["trunk.output.weight"][line] + state["trunk.output.bias"][line]
-            moved = moved * state["gain"][line]
-            line += 1
-            here = (row,) if shape else ()
-            for draw, h in enumerate(moved):
-                weights[name][draw, *here] = mean[here] + h * direction[here]
+        weights[name] = torch.stack([mean + one * direction for one in moved])
     return weights
 
 
@@ -86,7 +80,7 @@ def test_a_large_network_takes_little_more_than_two_parameters_for_a_weight():
         "out": torch.Size([2048, 512, 1, 1]),
     }
     weights = bbh.samples.size(shapes)
-    assert Directions().num_parameters(shapes, 4) / weights < 2.03
+    assert Directions().num_parameters(shapes, 4) / weights < 2.001
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -235,20 +229,20 @@ def test_impossible_settings_are_refused(wrong, message):
 def compare_lines(compute, device: str = "cpu") -> None:
     """The sums and slopes of one tensor against autograd in double precision."""
     torch.manual_seed(0)
-    for rows, columns in ((1, 1), (1, 9001), (33, 1), (5, 4096), (70, 130), (9001, 1), (3, 5000)):
-        m, s = torch.randn(2, rows, columns, device=device)
-        s[0, 0] = 0.0
-        # A part of a wider table: its rows do not follow one another in memory.
-        moments = torch.rand(2, rows + 3, device=device)[:, 1 : rows + 1]
-        out = torch.full((2, rows, columns), torch.nan, device=device)
+    for number in (1, 33, 4096, 9001):
+        m, s = torch.randn(2, number, device=device)
+        s[0] = 0.0
+        # A column of a wider table: its two entries are not neighbours in memory.
+        moments = torch.rand(2, 3, device=device)[:, 1]
+        out = torch.full((2, number), torch.nan, device=device)
         found = compute(m, s, out[0], out[1], moments, 1.7, 1e-2)
         exact_m, exact_s = (one.double().requires_grad_() for one in (m, s))
-        logs = (exact_s.square() + 1e-4).log().sum(1) / 2
-        products = [exact_m.square().sum(1), (exact_m * exact_s).sum(1), exact_s.square().sum(1)]
+        logs = (exact_s.square() + 1e-4).log().sum() / 2
+        products = [exact_m.square().sum(), (exact_m * exact_s).sum(), exact_s.square().sum()]
         sums = torch.stack([*(1.7 * one for one in products), logs])
         first, second = moments.double()
         total = (sums[0] + 2 * first * sums[1] + second * sums[2]) / 2 - logs
-        slopes = torch.stack(torch.autograd.grad(total.sum(), (exact_m, exact_s)))
+        slopes = torch.stack(torch.autograd.grad(total, (exact_m, exact_s)))
         torch.testing.assert_close(found.double(), sums.detach(), rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(out.double(), slopes, rtol=1e-4, atol=1e-4)
 

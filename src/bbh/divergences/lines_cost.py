@@ -1,4 +1,4 @@
-"""The KL of weights m + s·h, from draws of h, of which every row of a tensor has one.
+"""The KL of weights m + s·h, from draws of h, of which every tensor has one.
 
 For every weight H(m + s·h) = log |s| + H(h), and under a Gaussian prior E[−log p(w)] depends on the
 mean and the mean square of h alone. So each m and s is read once, and no draw of the weights is
@@ -10,12 +10,11 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from bbh.divergences.base import Comparison
-from bbh.lines import Lines, rows_of
+from bbh.lines import Lines
 from bbh.samples import Params, Shapes, unflatten
 from bbh.triton_available import triton_available
 
@@ -70,40 +69,27 @@ def _by_name(row: Tensor | None, shapes: Shapes) -> Params:
 class _WithGradient(torch.autograd.Function):
     """½/σ² E[(m + s·h)²] − log |s|, summed over all weights; its gradient is computed with it.
 
-    Its arguments are E[h] and E[h²] for each row, the floor of |s|, 1/σ² for each tensor, and all m
-    and all s.
+    Its arguments are E[h] and E[h²] for each tensor, the floor of |s|, 1/σ² for each tensor, and
+    all m and all s.
     """
 
     @staticmethod
     def forward(
-        ctx: Any,
-        moments: Float[Tensor, "2 R"],
-        floor: float,
-        precisions: Sequence[float],
-        *tensors: Tensor,
+        ctx: Any, moments: Tensor, floor: float, precisions: Sequence[float], *tensors: Tensor
     ) -> Tensor:
         number = len(precisions)
         slopes = [torch.empty_like(one, memory_format=torch.contiguous_format) for one in tensors]
-        rows = rows_of(tensors)
-        matrices = [one.reshape(n, -1) for one, n in zip(tensors, rows, strict=True)]
-        out = [one.view(n, -1) for one, n in zip(slopes, rows, strict=True)]
+        flat = [one.flatten() for one in tensors]
         on_gpu = moments.is_cuda and moments.dtype == torch.float32 and triton_available()
         if on_gpu:
             from bbh.divergences.lines_triton import sums_and_slopes
         else:
             sums_and_slopes = _sums_and_slopes
-        sums = torch.cat(
+        sums = torch.stack(
             [
-                sums_and_slopes(*tensor, own, precision, floor)
-                for *tensor, own, precision in zip(
-                    matrices[:number],
-                    matrices[number:],
-                    out[:number],
-                    out[number:],
-                    moments.split(rows[:number], dim=1),
-                    precisions,
-                    strict=True,
-                )
+                sums_and_slopes(flat[i], flat[number + i], *out, moments[:, i], precision, floor)
+                for i, precision in enumerate(precisions)
+                for out in [(slopes[i].view(-1), slopes[number + i].view(-1))]
             ],
             dim=1,
         )
@@ -123,28 +109,27 @@ class _WithGradient(torch.autograd.Function):
 
 
 def _sums_and_slopes(
-    mean: Float[Tensor, "rows columns"],
-    direction: Float[Tensor, "rows columns"],
-    mean_slope: Float[Tensor, "rows columns"],
-    direction_slope: Float[Tensor, "rows columns"],
-    moments: Float[Tensor, "2 rows"],
+    mean: Tensor,
+    direction: Tensor,
+    mean_slope: Tensor,
+    direction_slope: Tensor,
+    moments: Tensor,
     precision: float,
     floor: float,
-) -> Float[Tensor, "4 rows"]:
-    """Σ m²/σ², Σ m·s/σ², Σ s²/σ² and Σ log |s| of each row; fills ∂/∂m and ∂/∂s."""
-    rows, columns = mean.shape
-    firsts, seconds = (precision * moments).unsqueeze(2)
-    sums = mean.new_empty(4, rows)
-    step = rows if mean.is_cuda else max(1, _BLOCK // columns)
-    for start in range(0, rows, step):
+) -> Tensor:
+    """Σ m²/σ², Σ m·s/σ², Σ s²/σ² and Σ log |s| of one tensor; fills ∂/∂m and ∂/∂s."""
+    first, second = precision * moments
+    sums = mean.new_zeros(4)
+    step = len(mean) if mean.is_cuda else _BLOCK
+    for start in range(0, len(mean), step):
         part = slice(start, start + step)
-        m, s, first, second = mean[part], direction[part], firsts[part], seconds[part]
+        m, s = mean[part], direction[part]
         length = s * s
         torch.mul(m, precision, out=mean_slope[part]).addcmul_(s, first)
         slope = torch.mul(m, first, out=direction_slope[part]).addcmul_(s, second)
-        squares = torch.stack([(m * m).sum(1), (m * s).sum(1), length.sum(1)])
+        squares = torch.stack([(m * m).sum(), (m * s).sum(), length.sum()])
         length.add_(floor**2)
         slope.addcdiv_(s, length, value=-1)
-        sums[:3, part] = precision * squares
-        sums[3, part] = length.log_().sum(1) / 2
+        sums[:3] += precision * squares
+        sums[3] += length.log_().sum() / 2
     return sums

@@ -1,4 +1,4 @@
-"""Rows of kernels that each move along a line: two parameters a weight, and a cheap KL."""
+"""Tensors that each move along a line: two parameters a weight, and a cheap KL."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,21 +11,20 @@ from bbh import checks
 from bbh.generators.base import Generator, fan_in_scale
 from bbh.generators.module import GeneratorModule
 from bbh.generators.trunk import Trunk
-from bbh.lines import Lines, num_rows, row_size
+from bbh.lines import Lines
 from bbh.noise import GaussianNoise
 from bbh.samples import Params, Shapes, TensorTable, size
 
 
 @dataclass(frozen=True)
 class Directions(Generator):
-    """w = m + s·h(z): every weight has its own m and s, and all weights of a row share their h.
+    """w = m + s·h(z): every weight has its own m and s, and all weights of a tensor share their h.
 
-    A row is what one output unit of a layer multiplies its inputs with. It thus moves along a line
-    in weight space, in a direction that is learned, and a small network, one for all rows, says how
-    far.
+    A tensor thus moves along a line in weight space, in a direction that is learned, and a small
+    network, one for all tensors, says how far.
 
-    The generator has two parameters for each weight and a few for each row. And since all weights
-    of a row have the same distribution up to m and s, the KL needs draws of h only:
+    The generator has two parameters for each weight and a few for each tensor. And since all
+    weights of a tensor have the same distribution up to m and s, the KL needs draws of h only:
     ``NearestNeighbourEntropy`` gives the same estimate as from draws of all weights, at a fraction
     of the cost.
 
@@ -49,18 +48,17 @@ class Directions(Generator):
 
     def num_parameters(self, shapes: Shapes, noise_dim: int) -> int:
         """The number of parameters of the generator, without building it."""
-        rows = sum(map(num_rows, shapes.values()))
-        return 2 * size(shapes) + Trunk.num_parameters(noise_dim, self.hidden, rows)
+        return 2 * size(shapes) + Trunk.num_parameters(noise_dim, self.hidden, len(shapes))
 
-    def make(self, values: Params, noise: GaussianNoise) -> "MovedRows":
+    def make(self, values: Params, noise: GaussianNoise) -> "MovedTensors":
         """Builds the generator around the network's values."""
         shapes: Shapes = {name: value.shape for name, value in values.items()}
-        trunk = Trunk(noise, self.hidden, [*map(num_rows, shapes.values())], self.slope)
+        trunk = Trunk(noise, self.hidden, [1] * len(shapes), self.slope)
         scales = [self.spread * fan_in_scale((name,), shapes) for name in shapes]
-        return MovedRows(values, scales, trunk.to(next(iter(values.values()))))
+        return MovedTensors(values, scales, trunk.to(next(iter(values.values()))))
 
 
-class MovedRows(GeneratorModule):
+class MovedTensors(GeneratorModule):
     """Maps noise [S, G, Z] to weights {name: [S, *shape]}; every tensor has its own noise vector.
 
     Args:
@@ -83,9 +81,9 @@ class MovedRows(GeneratorModule):
         # A fixed factor of h, so that entries of s are of order one: a step of the optimiser then
         # changes them by a small part, as it does those of a hypernetwork's output layer.
         like = next(iter(values.values()))
-        self.register_buffer("gain", self._of_rows(like.new_tensor(scales)))
-        sizes = [row_size(shape) for shape in self.shapes.values()]
-        self.register_buffer("counts", self._of_rows(like.new_tensor(sizes)), persistent=False)
+        self.register_buffer("gain", like.new_tensor(scales))
+        sizes = [value.numel() for value in values.values()]
+        self.register_buffer("counts", like.new_tensor(sizes), persistent=False)
 
     gain: Tensor
     counts: Tensor
@@ -99,13 +97,9 @@ class MovedRows(GeneratorModule):
         return self.lines(noise).weights()
 
     def lines(self, noise: Float[Tensor, "S G Z"]) -> Lines:
-        """m, s and draws of h for every row."""
+        """m, s and draws of h for every tensor."""
         moved = self.gain * self.trunk(noise)
         return Lines(self.means(), self.directions(), moved, self.counts)
-
-    def _of_rows(self, of_tensors: Float[Tensor, " G"]) -> Float[Tensor, " R"]:
-        """The number of each tensor, repeated for all of its rows."""
-        return of_tensors.repeat_interleave(torch.tensor(self.trunk.outputs).to(of_tensors.device))
 
 
 def _signs(value: Tensor) -> Tensor:
