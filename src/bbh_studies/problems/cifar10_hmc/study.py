@@ -26,7 +26,7 @@ from bbh_studies.problems.problem import Problem, Runner
 from bbh_studies.problems.study import Rows, Study
 from bbh_studies.settings.config import Config
 from bbh_studies.settings.gaussian_prior import GaussianPrior
-from bbh_studies.settings.hypernets import WIDER_HYPERNET, Mixture
+from bbh_studies.settings.hypernets import DEFAULT_HYPERNET, Mixture
 from bbh_studies.settings.method import Method
 from bbh_studies.settings.methods import (
     BayesByBackprop,
@@ -130,7 +130,12 @@ def _variational(method: Method) -> Config:
     return _row(method).with_settings(epochs=20, warm_start_epochs=10, temperature=0.1)
 
 
-_HYPERNET = replace(WIDER_HYPERNET, spread=0.03, noise_dim=8, noise_shared=False)
+_HYPERNET = replace(DEFAULT_HYPERNET, spread=0.03, noise_dim=8, noise_shared=False)
+# Members are colder than the posterior alone: a mixture's doubts are those of its members and the
+# differences between them together.
+_MIXTURE = _variational(Mixture.of(replace(_HYPERNET, likelihood_samples=1))).with_settings(
+    temperature=0.03
+)
 _ROWS: Rows = {
     "map": _row(MaximumAPosteriori()),
     "ensemble": _row(DeepEnsemble(num_members=5)),
@@ -140,7 +145,7 @@ _ROWS: Rows = {
     "dropout": _row(Dropout(dropout_layers=True, dropout_rate=0.1)),
     "mnf": _variational(Flows()),
     "bbh": _variational(_HYPERNET),
-    "mixture": _variational(Mixture.of(replace(_HYPERNET, likelihood_samples=1))),
+    "mixture": _MIXTURE,
     "hmc": _row(HamiltonianMonteCarlo()),
 }
 STUDIES = (
