@@ -112,6 +112,10 @@ class Samples(Mapping[str, Tensor]):
             return self._tensors[name].shape[1:]
         return self._first_member().shape(name)
 
+    def shares(self, name: str) -> bool:
+        """Whether all draws share a quantity of this name."""
+        return name in self._common
+
     def latent(self, name: str) -> Tensor:
         """The latent quantity of this name: one for each draw, or one that all draws share."""
         if name in self._common:
