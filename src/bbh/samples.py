@@ -275,6 +275,10 @@ def flatten(samples: Mapping[str, Tensor], shapes: Shapes) -> Float[Tensor, "S D
 
 def unflatten(matrix: Float[Tensor, "S D"], shapes: Shapes) -> Params:
     """Cuts rows of D weights back into named tensors: the inverse of ``flatten``."""
+    if len(shapes) == 1:
+        # The gradient of a split is joined from its pieces in new memory, even if there is one.
+        ((name, shape),) = shapes.items()
+        return {name: matrix.unflatten(1, shape) if len(shape) else matrix.squeeze(1)}
     pieces = matrix.split([math.prod(shape) for shape in shapes.values()], dim=1)
     return {
         name: piece.unflatten(1, shape) if len(shape) else piece.squeeze(1)
