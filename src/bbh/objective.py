@@ -64,11 +64,11 @@ def free_energy(
         checks.number("beta", beta)
     weights = posterior.weights
     samples = posterior.sample(num_samples or weights.draws_per_step(likelihood_samples))
-    cost = weights.cost(samples, posterior.prior)
-    used = samples
     number = likelihood_samples or weights.likelihood_samples or samples.num_samples
     if number < samples.num_samples:
-        used = samples.take(slice(number))
+        samples.ahead = number
+    cost = weights.cost(samples, posterior.prior)
+    used = samples.first() if samples.ahead else samples
     nll = negative_log_likelihood(posterior, as_batch(batch), used, execution)
     auxiliary = nll.new_zeros(()) + cost.auxiliary
     total = nll + temperature * beta / num_data * cost.complexity + auxiliary

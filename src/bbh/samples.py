@@ -39,6 +39,8 @@ class Samples(Mapping[str, Tensor]):
     Attributes:
         members: The draws of each member, by its number, if the distribution is a mixture; see
             ``in_turn``.
+        ahead: How many of the draws, the first ones, will be used for something else than their
+            cost; see ``pass_on``.
     """
 
     def __init__(
@@ -56,6 +58,8 @@ class Samples(Mapping[str, Tensor]):
         self.parts = tuple(parts)
         self._later = [] if later is None else [later]
         self.members: dict[int, Samples] = {}
+        self.ahead = 0
+        self._first: Params = {}
         self._turns: tuple[int, ...] = ()
         # Tensors of all members in one, made when somebody asks for them.
         self._stacked: Params = {}
@@ -136,6 +140,23 @@ class Samples(Mapping[str, Tensor]):
         return self._each(
             lambda value: taken(value, draws), lambda part: part.take(draws), common=False
         )
+
+    def pass_on(self, name: str, first: Tensor) -> None:
+        """Sets the first ``ahead`` draws of a tensor, as they come out of the cost of all.
+
+        The gradient of a slice is a full stack, zero except for the taken draws, which is then
+        added to that of all draws: three passes over a stack in new memory. A cost that computes
+        its own gradient can add that of the first draws to it where they are.
+        """
+        self._first[name] = first
+
+    def first(self) -> "Samples":
+        """The first ``ahead`` draws, as their cost has passed them on where it has."""
+        if self.keys() != self._first.keys():
+            return self.take(slice(self.ahead)).with_buffers(self._first)
+        first = slice(self.ahead)
+        latents = {name: taken(value, first) for name, value in self._latents.items()}
+        return Samples(self._first, latents=latents, common=self._common)
 
     def to(self, device: torch.device | str) -> "Samples":
         """The same draws on another device."""

@@ -6,7 +6,7 @@ times for the prior, forth and back. Here every tensor is read once and its grad
 
 import functools
 import math
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
@@ -19,6 +19,7 @@ from bbh.divergences.neighbours_rows import terms
 from bbh.divergences.one_loop import OneLoop, one_loop
 from bbh.divergences.recorder import Rows
 from bbh.priors import Normal
+from bbh.samples import Samples
 
 
 def cost_by_tensors(comparison: Comparison, floor: float, neighbours: int) -> Tensor | None:
@@ -37,13 +38,19 @@ def cost_by_tensors(comparison: Comparison, floor: float, neighbours: int) -> Te
     loop = _compiled(comparison.num_samples, floor, neighbours)
     if loop is None:
         return None
+    samples = comparison.samples
+    ahead = samples.ahead if isinstance(samples, Samples) else 0
     parts: list[Tensor] = []
-    for value, normal in zip(values, normals, strict=True):
+    constant = 0.0
+    for name, value, normal in zip(shapes, values, normals, strict=True):
         assert isinstance(normal, Normal)
-        constant = math.log(normal.scale * math.sqrt(2 * math.pi))
-        part: Any = _Cost.apply(value.reshape(len(value), -1), normal.scale**-2, loop)
-        parts.append(part + value.numel() * constant)
-    return torch.stack(parts).sum()
+        constant += value.numel() * math.log(normal.scale * math.sqrt(2 * math.pi))
+        flat = value.reshape(len(value), -1)
+        part, first = cast(Any, _Cost.apply(flat, normal.scale**-2, loop, ahead))
+        parts.append(part)
+        if isinstance(samples, Samples) and ahead:
+            samples.pass_on(name, first.view(ahead, *value.shape[1:]))
+    return torch.stack(parts).sum() + constant
 
 
 def _on_cpu(value: Tensor) -> bool:
@@ -51,28 +58,38 @@ def _on_cpu(value: Tensor) -> bool:
 
 
 class _Cost(torch.autograd.Function):
-    """½ Σ precision·w² − Σ log ν, whose gradient is computed together with it in a single pass."""
+    """½ Σ precision·w² − Σ log ν, whose gradient is computed together with it in a single pass.
+
+    It also gives the first ``ahead`` draws for other uses, whose gradient it adds to its own.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, values: Float[Tensor, "S D"], precision: float, loop: OneLoop
-    ) -> Float[Tensor, ""]:
+        ctx: Any, values: Float[Tensor, "S D"], precision: float, loop: OneLoop, ahead: int
+    ) -> tuple[Float[Tensor, ""], Float[Tensor, "ahead D"]]:
         ctx.save_for_backward(values)
+        ctx.set_materialize_grads(False)
         ctx.again = functools.partial(_evaluated, precision=precision, loop=loop)
         total, ctx.gradient = ctx.again(values)
-        return total
+        return total, values[:ahead]
 
     @staticmethod
     @once_differentiable
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, *gradients: Tensor
-    ) -> tuple[Tensor, None, None]:
+        ctx: Any, by_cost: Tensor | None, by_first: Tensor | None
+    ) -> tuple[Tensor, None, None, None]:
         # It is changed in place, which saves a pass over new memory; whoever comes a second time
         # (``retain_graph``) gets a new one.
         (values,) = ctx.saved_tensors
-        gradient = ctx.again(values)[1] if ctx.gradient is None else ctx.gradient
-        ctx.gradient = None
-        return gradient.mul_(gradients[0]), None, None
+        if by_cost is None:
+            gradient = torch.zeros_like(values)
+        else:
+            gradient = ctx.again(values)[1] if ctx.gradient is None else ctx.gradient
+            ctx.gradient = None
+            gradient.mul_(by_cost)
+        if by_first is not None:
+            gradient[: len(by_first)] += by_first
+        return gradient, None, None, None
 
 
 def _evaluated(values: Tensor, precision: float, loop: OneLoop) -> tuple[Tensor, Tensor]:
