@@ -58,7 +58,8 @@ static inline void transform(uint32_t a, uint32_t b, float* one, float* other) {
     const float turns = (int32_t)b * (2.0f * UNIT);
     const int32_t quarter = (int32_t)(turns + (turns < 0.0f ? -0.5f : 0.5f));
     const float x = (turns - quarter) * 1.57079633f, z = x * x;
-    const float sine = ((-1.9515295891e-4f * z + 8.3321608736e-3f) * z - 1.6666654611e-1f) * z * x + x;
+    const float sine = ((-1.9515295891e-4f * z + 8.3321608736e-3f) * z
+                        - 1.6666654611e-1f) * z * x + x;
     const float cosine = ((2.443315711809948e-5f * z - 1.388731625493765e-3f) * z
                           + 4.166664568298827e-2f) * z * z - 0.5f * z + 1.0f;
     const float up = (quarter & 1) ? cosine : sine, along = (quarter & 1) ? sine : cosine;

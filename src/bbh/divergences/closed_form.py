@@ -31,9 +31,7 @@ class ClosedForm(Divergence):
         marginals, shapes, prior = comparison.marginals, comparison.shapes, comparison.prior
         if marginals is None:
             raise TypeError("ClosedForm needs the marginals of q.")
-        centre, units = (
-            part(shapes, marginals.loc) for part in (prior.centre, prior.units)
-        )
+        centre, units = (part(shapes, marginals.loc) for part in (prior.centre, prior.units))
         normals = [prior.normal(name) for name in shapes]
         if marginals.sums is not None and centre is None and units is None:
             cost = _cost_of_sums(marginals.sums, shapes, normals)

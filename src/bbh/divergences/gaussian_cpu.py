@@ -6,6 +6,8 @@ times for the prior, forth and back. Here every tensor is read once and its grad
 
 import functools
 import math
+import operator
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -40,17 +42,14 @@ def cost_by_tensors(comparison: Comparison, floor: float, neighbours: int) -> Te
         return None
     samples = comparison.samples
     ahead = samples.ahead if isinstance(samples, Samples) else 0
-    parts: list[Tensor] = []
-    constant = 0.0
-    for name, value, normal in zip(shapes, values, normals, strict=True):
-        assert isinstance(normal, Normal)
-        constant += value.numel() * math.log(normal.scale * math.sqrt(2 * math.pi))
-        flat = value.reshape(len(value), -1)
-        part, first = cast(Any, _Cost.apply(flat, normal.scale**-2, loop, ahead))
-        parts.append(part)
-        if isinstance(samples, Samples) and ahead:
-            samples.pass_on(name, first.view(ahead, *value.shape[1:]))
-    return torch.stack(parts).sum() + constant
+    scales = [cast(Normal, one).scale for one in normals]
+    total, *first = cast(Any, _Cost.apply([one**-2 for one in scales], loop, ahead, *values))
+    if isinstance(samples, Samples) and ahead:
+        for name, draws in zip(shapes, first, strict=True):
+            samples.pass_on(name, draws)
+    constants = [math.log(one * math.sqrt(2 * math.pi)) for one in scales]
+    numbers = [value.numel() for value in values]
+    return total + math.fsum(map(operator.mul, numbers, constants))
 
 
 def _on_cpu(value: Tensor) -> bool:
@@ -65,35 +64,47 @@ class _Cost(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, values: Float[Tensor, "S D"], precision: float, loop: OneLoop, ahead: int
-    ) -> tuple[Float[Tensor, ""], Float[Tensor, "ahead D"]]:
-        ctx.save_for_backward(values)
+        ctx: Any, precisions: list[float], loop: OneLoop, ahead: int, *values: Tensor
+    ) -> tuple[Tensor, ...]:
+        ctx.save_for_backward(*values)
         ctx.set_materialize_grads(False)
-        ctx.again = functools.partial(_evaluated, precision=precision, loop=loop)
-        total, ctx.gradient = ctx.again(values)
-        return total, values[:ahead]
+        ctx.again = functools.partial(_evaluated, precisions=precisions, loop=loop)
+        total, ctx.gradients = ctx.again(values)
+        return total, *(value[:ahead] for value in values)
 
     @staticmethod
     @once_differentiable
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, by_cost: Tensor | None, by_first: Tensor | None
-    ) -> tuple[Tensor, None, None, None]:
-        # It is changed in place, which saves a pass over new memory; whoever comes a second time
-        # (``retain_graph``) gets a new one.
-        (values,) = ctx.saved_tensors
+        ctx: Any, by_cost: Tensor | None, *by_first: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        # They are changed in place, which saves a pass over new memory; whoever comes a second time
+        # (``retain_graph``) gets new ones.
+        values = ctx.saved_tensors
         if by_cost is None:
-            gradient = torch.zeros_like(values)
+            gradients = [torch.zeros_like(value) for value in values]
         else:
-            gradient = ctx.again(values)[1] if ctx.gradient is None else ctx.gradient
-            ctx.gradient = None
-            gradient.mul_(by_cost)
-        if by_first is not None:
-            gradient[: len(by_first)] += by_first
-        return gradient, None, None, None
+            gradients = ctx.again(values)[1] if ctx.gradients is None else ctx.gradients
+            ctx.gradients = None
+            for gradient in gradients:
+                gradient.mul_(by_cost)
+        for gradient, more in zip(gradients, by_first, strict=True):
+            if more is not None:
+                gradient[: len(more)] += more
+        return None, None, None, *gradients
 
 
-def _evaluated(values: Tensor, precision: float, loop: OneLoop) -> tuple[Tensor, Tensor]:
-    return loop(values, values.new_full((1, values.shape[1]), precision))
+def _evaluated(
+    values: Sequence[Tensor], precisions: Sequence[float], loop: OneLoop
+) -> tuple[Float[Tensor, ""], list[Tensor]]:
+    """The sum of the costs of all tensors, and the gradients."""
+    totals: list[Tensor] = []
+    gradients: list[Tensor] = []
+    for value, precision in zip(values, precisions, strict=True):
+        rows = value.reshape(len(value), -1)
+        total, gradient = loop(rows, rows.new_full((1, rows.shape[1]), precision))
+        totals.append(total)
+        gradients.append(gradient.view(value.shape))
+    return torch.stack(totals).sum(), gradients
 
 
 @functools.cache

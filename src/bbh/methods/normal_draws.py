@@ -7,6 +7,7 @@ forth, which also gives the sums that a KL to Gaussian priors is made of, and on
 
 import ctypes
 import functools
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
@@ -19,7 +20,8 @@ from bbh.compiled import compiled, in_parts
 from bbh.normal_numbers import standard_normal
 from bbh.samples import Params, Shapes, size
 
-# Weights that are worth a thread of their own.
+# Weights that are worth compiling a loop for, and those that are worth a thread of their own.
+_FEWEST = 2**15
 _WEIGHTS_PER_PART = 2**20
 
 _CODE = """
@@ -76,14 +78,21 @@ extern "C" void draw(const float* const* locs, const float* const* log_scales,
         const float* __restrict__ noise = noises + start;
         float* __restrict__ draws = all_draws + start * samples;
         double squares = 0, logarithms = 0;
-        #pragma omp simd reduction(+ : squares, logarithms)
-        for (int64_t i = p.from; i < p.to; i++) {
-            const float m = loc[i], l = log_scale[i], s = exponential(l);
-            copy[i] = m;
-            scale[i] = s;
-            draws[i] = m + s * noise[i];
-            squares += m * m + s * s;
-            logarithms += l;
+        for (int64_t begin = p.from; begin < p.to; begin += 1024) {
+            // Few enough for sums in single precision, which are faster.
+            const int64_t end = std::min(begin + 1024, p.to);
+            float some_squares = 0, some_logarithms = 0;
+            #pragma omp simd reduction(+ : some_squares, some_logarithms)
+            for (int64_t i = begin; i < end; i++) {
+                const float m = loc[i], l = log_scale[i], s = exponential(l);
+                copy[i] = m;
+                scale[i] = s;
+                draws[i] = m + s * noise[i];
+                some_squares += m * m + s * s;
+                some_logarithms += l;
+            }
+            squares += some_squares;
+            logarithms += some_logarithms;
         }
         for (int64_t n = 1; n < samples; n++)
             for (int64_t i = p.from; i < p.to; i++)
@@ -155,9 +164,9 @@ def draw_in_one_loop(
     shapes: Shapes,
     num_samples: int,
 ) -> NormalDraws | None:
-    """loc + exp(log_scale)·ε with ε ~ N(0, I), and what a KL needs; None if there is no loop for it.
+    """loc + exp(log_scale)·ε with ε ~ N(0, I), and what a KL needs; None if there is no loop.
 
-    There is one for single precision on a CPU with a C++ compiler.
+    There is one for many weights in single precision on a CPU with a C++ compiler.
 
     Args:
         locs: The means of all tensors.
@@ -166,7 +175,9 @@ def draw_in_one_loop(
         num_samples: The number of draws.
     """
     parameters = [*(locs[name] for name in shapes), *(log_scales[name] for name in shapes)]
-    if not all(map(_suitable, parameters)) or torch.compiler.is_compiling():
+    if size(shapes) < _FEWEST or not all(map(_suitable, parameters)):
+        return None
+    if torch.compiler.is_compiling():
         return None
     loops = _loops()
     if loops is None:
@@ -187,51 +198,48 @@ def _suitable(value: Tensor) -> bool:
 class _Draw(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, loops: Any, shapes: Sequence[torch.Size], noise: Tensor, *parameters: Tensor
+        ctx: Any, loops: Any, shapes: tuple[torch.Size, ...], noise: Tensor, *parameters: Tensor
     ) -> tuple[Tensor, ...]:
         num_samples, width = noise.shape
+        layout = _layout(shapes)
         tensors = len(shapes)
-        sizes = [shape.numel() for shape in shapes]
-        starts = [0]
-        for number in sizes:
-            starts.append(starts[-1] + number)
-        edges = (ctypes.c_int64 * len(starts))(*starts)
         loc, scale = noise.new_empty(width), noise.new_empty(width)
         drawn = noise.new_empty(num_samples * width)
         places = _places(parameters)
+        log_scales = ctypes.byref(places, tensors * ctypes.sizeof(ctypes.c_void_p))
+        rest = [one.data_ptr() for one in (noise, drawn, loc, scale)]
 
-        def draw(first: int, last: int) -> list[float]:
-            sums = (ctypes.c_double * (2 * tensors))()
+        def draw(first: int, last: int) -> Tensor:
+            sums = torch.empty(tensors, 2, dtype=torch.float64)
             loops.draw(
                 places,
-                ctypes.byref(places, tensors * ctypes.sizeof(ctypes.c_void_p)),
-                edges,
+                log_scales,
+                layout.starts,
                 tensors,
                 num_samples,
-                noise.data_ptr(),
-                drawn.data_ptr(),
-                loc.data_ptr(),
-                scale.data_ptr(),
-                sums,
+                *rest,
+                sums.data_ptr(),
                 first,
                 last,
             )
-            return list(sums)
+            return sums
 
         parts = in_parts(draw, width, _WEIGHTS_PER_PART)
-        sums = noise.new_tensor([sum(one) for one in zip(*parts, strict=True)]).view(-1, 2)
-        pieces = drawn.split([num_samples * number for number in sizes])
+        sums = (parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)).float()
+        pieces = drawn.split([num_samples * number for number in layout.sizes])
         draws = [
             piece.view(num_samples, *shape) for piece, shape in zip(pieces, shapes, strict=True)
         ]
         ctx.save_for_backward(noise, loc, scale)
-        ctx.loops, ctx.edges, ctx.shapes, ctx.sizes = loops, edges, shapes, sizes
+        ctx.loops, ctx.shapes, ctx.layout = loops, shapes, layout
         ctx.set_materialize_grads(False)
         return loc, scale, sums, *draws
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *gradients: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
         noise, loc, scale = ctx.saved_tensors
         num_samples, width = noise.shape
         own_loc, own_scale, by_sums, *by_draws = gradients
@@ -244,7 +252,7 @@ class _Draw(torch.autograd.Function):
         def back(first: int, last: int) -> None:
             ctx.loops.back(
                 places,
-                ctx.edges,
+                ctx.layout.starts,
                 len(dense),
                 num_samples,
                 noise.data_ptr(),
@@ -265,9 +273,23 @@ class _Draw(torch.autograd.Function):
         parts = [
             piece.view(shape)
             for vector in (by_loc, by_log_scale)
-            for piece, shape in zip(vector.split(ctx.sizes), ctx.shapes, strict=True)
+            for piece, shape in zip(vector.split(ctx.layout.sizes), ctx.shapes, strict=True)
         ]
         return None, None, None, *parts
+
+
+class _Layout(NamedTuple):
+    """How tensors lie side by side: the number of weights of each, and where each starts."""
+
+    sizes: list[int]
+    starts: Any
+
+
+@functools.lru_cache(maxsize=16)
+def _layout(shapes: tuple[torch.Size, ...]) -> _Layout:
+    sizes = [shape.numel() for shape in shapes]
+    starts = list(itertools.accumulate(sizes, initial=0))
+    return _Layout(sizes, (ctypes.c_int64 * len(starts))(*starts))
 
 
 def _places(tensors: Sequence[Tensor | None]) -> Any:

@@ -8,7 +8,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from bbh.generators.factored.skinny import columns_product, columns_product_and_totals, gram, rows_product
+from bbh.generators.factored.skinny import (
+    columns_product,
+    columns_product_and_totals,
+    gram,
+    rows_product,
+)
 
 _ATTRIBUTE = "gradient_factors"
 # The number of entries from which a matrix counts as large on each device. The time for a large
@@ -128,13 +133,22 @@ class _OuterLinear(torch.autograd.Function):
 def total_norm(parameters: Iterable[Tensor]) -> Tensor:
     """Euclidean norm of all gradients together, dense and factored."""
     parameters = list(parameters)
-    norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+    norm = _dense_norm([p.grad for p in parameters if p.grad is not None])
     found = [(p, factors) for p in parameters if (factors := factors_of(p)) is not None]
     if not found:
         return norm
     # ‖Σ_s a_s ⊗ b_s‖² = Σ_st (a_s·a_t)(b_s·b_t).
     squares = [(gram(a, p) * (b @ b.T)).sum().clamp(min=0) for p, (a, b) in found]
     return torch.stack([norm.square(), *squares]).sum().sqrt()
+
+
+def _dense_norm(gradients: list[Tensor]) -> Tensor:
+    plain = all(type(one) is Tensor and one.layout is torch.strided for one in gradients)
+    if not plain or {(one.device.type, one.dtype) for one in gradients} != {("cpu", torch.float32)}:
+        return nn.utils.get_total_norm(gradients)
+    # The same operations, without sorting tensors by device and type first.
+    norms = torch._foreach_norm(gradients)  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
+    return torch.linalg.vector_norm(torch.stack(norms))
 
 
 def clip_(parameters: Iterable[nn.Parameter], max_norm: float, norm: Tensor) -> None:

@@ -100,7 +100,7 @@ extern "C" void columns_product(const float* __restrict__ left, const float* __r
     }
 }
 
-// products[s, t] = left[s] . left[t]. Sums stay in registers, some draws with some others at a time.
+// products[s, t] = left[s] . left[t], summed in registers for a few pairs of draws at a time.
 extern "C" void gram(const float* __restrict__ left, float* __restrict__ products, int64_t rows,
                      int64_t first, int64_t last) {
     constexpr int TILE = 4;
