@@ -132,6 +132,7 @@ def test_memory_is_measured_on_a_draw_in_memory_of_its_own():
 
 def test_parts_of_draws_are_the_same_whether_they_are_kept_or_made_again(monkeypatch):
     monkeypatch.setattr("bbh.prediction.draws._PART_BYTES", 4 * 35 * 3)
+    monkeypatch.setattr("bbh.prediction.draws._ENOUGH", 1)
     posterior = bbh.methods.bayes_by_backprop(nn.Linear(6, 5), Categorical()).eval()
     inputs, found = torch.randn(20, 6), []
     for values, batch_size in ((inputs, None), (inputs, 7), (list(inputs.split(7)), None)):

@@ -17,6 +17,8 @@ from bbh.samples import Samples, size
 # Bytes of the weights that are drawn at once on a CPU: they are still in its cache when they meet
 # the inputs, and the next ones take their place in memory.
 _PART_BYTES = 4 * 2**20
+# Draws that make such a part worth while: larger networks have more to do with every single draw.
+_ENOUGH = 8
 
 
 class Draws:
@@ -65,7 +67,7 @@ class Draws:
         per_draw = size(posterior.weights.shapes) * element
         drawing = peak_bytes(lambda: posterior.weights.sample(1))
         part = limit // max(1, drawing)
-        if posterior.device.type == "cpu":
+        if posterior.device.type == "cpu" and _PART_BYTES >= _ENOUGH * per_draw:
             # Drawing reads the distribution's own parameters, once for every part: the draws of a
             # part should be no less to write than these are to read.
             own = sum(one.nbytes for one in posterior.weights.parameters())
