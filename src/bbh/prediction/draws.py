@@ -67,7 +67,7 @@ class Draws:
         per_draw = size(posterior.weights.shapes) * element
         drawing = peak_bytes(lambda: posterior.weights.sample(1))
         part = limit // max(1, drawing)
-        if posterior.device.type == "cpu" and _PART_BYTES >= _ENOUGH * per_draw:
+        if posterior.device.type == "cpu" and _ENOUGH * per_draw <= _PART_BYTES:
             # Drawing reads the distribution's own parameters, once for every part: the draws of a
             # part should be no less to write than these are to read.
             own = sum(one.nbytes for one in posterior.weights.parameters())
