@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parent.parent / "src"
 # room (the same entry), and from all layers below.
 LAYERS = [
     ["version", "checks", "files", "memory", "residuals", "triton_available", "compiled"],
-    ["batches", "per_example", "metrics", "predictive"],
+    ["batches", "normal_numbers", "per_example", "metrics", "predictive"],
     ["stacking", "decisions"],
     ["samples", "standardisation", "plots", "acquisition"],
     ["network", "noise", "annealing", "likelihoods", "lines", "reference", "frozen"],

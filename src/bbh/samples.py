@@ -112,6 +112,10 @@ class Samples(Mapping[str, Tensor]):
             return self._tensors[name].shape[1:]
         return self._first_member().shape(name)
 
+    def shares(self, name: str) -> bool:
+        """Whether all draws share a quantity of this name."""
+        return name in self._common
+
     def latent(self, name: str) -> Tensor:
         """The latent quantity of this name: one for each draw, or one that all draws share."""
         if name in self._common:
@@ -271,6 +275,10 @@ def flatten(samples: Mapping[str, Tensor], shapes: Shapes) -> Float[Tensor, "S D
 
 def unflatten(matrix: Float[Tensor, "S D"], shapes: Shapes) -> Params:
     """Cuts rows of D weights back into named tensors: the inverse of ``flatten``."""
+    if len(shapes) == 1:
+        # The gradient of a split is joined from its pieces in new memory, even if there is one.
+        ((name, shape),) = shapes.items()
+        return {name: matrix.unflatten(1, shape) if len(shape) else matrix.squeeze(1)}
     pieces = matrix.split([math.prod(shape) for shape in shapes.values()], dim=1)
     return {
         name: piece.unflatten(1, shape) if len(shape) else piece.squeeze(1)

@@ -47,6 +47,22 @@ def test_it_is_the_general_estimate(prior, compiling):
         torch.testing.assert_close(one, other.float(), rtol=1e-4, atol=1e-4)
 
 
+def test_with_the_likelihoods_gradient_it_is_the_general_estimate(compiling):
+    torch.manual_seed(0)
+    network = torch.nn.Linear(5, 3)
+    posterior = bbh.methods.bayes_by_hypernet(network, bbh.likelihoods.Categorical())
+    batch = torch.randn(20, 5), torch.randint(3, (20,))
+    found = []
+    for way in (gaussian_cpu.cost_by_tensors, lambda *_: None):
+        compiling.setattr("bbh.divergences.entropy.cost_by_tensors", way)
+        torch.manual_seed(1)
+        energy = bbh.free_energy(posterior, batch, num_data=20, likelihood_samples=2)
+        gradients = torch.autograd.grad(energy.total, list(posterior.weights.parameters()))
+        found.append((energy.total, *gradients))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
 def test_a_second_backward_pass_gives_the_same_gradient(compiling):
     samples = draws()
     cost = NearestNeighbourEntropy()(samples, SHAPES, bbh.priors.Normal()).complexity

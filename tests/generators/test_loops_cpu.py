@@ -7,7 +7,12 @@ from bbh import compiled
 from bbh.generators.factored import gradients, loops_cpu
 from bbh.generators.factored.loops_cpu import loops_for
 from bbh.generators.factored.outer_adam import outer_adam_, outer_adam_loop_
-from bbh.generators.factored.skinny import columns_product, rows_product
+from bbh.generators.factored.skinny import (
+    columns_product,
+    columns_product_and_totals,
+    gram,
+    rows_product,
+)
 from generators.test_outer_adam import SETTINGS
 from generators.test_outer_adam import compare as compare_adam
 from generators.test_skinny import compare as compare_products
@@ -39,6 +44,20 @@ def test_products_of_other_sizes(samples, columns):
     assert compare_adam(outer_adam_loop_, (333, columns), samples, SETTINGS[1]) < 3e-6
 
 
+@pytest.mark.parametrize("rows", [1, 15, 1000])
+@pytest.mark.parametrize("samples", [1, 5, 10, 16])
+def test_sums_beside_the_products(samples, rows):
+    left, matrix = torch.randn(samples, rows), torch.randn(rows, 16)
+    loops = loops_for(left, matrix)
+    assert loops is not None
+    product, totals = loops.columns_product_and_totals(left, matrix)
+    exact = left.double()
+    torch.testing.assert_close(product, (exact @ matrix.double()).float(), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(totals, exact.sum(0).float())
+    products = (exact @ exact.T).float()
+    torch.testing.assert_close(loops.gram(left, matrix), products, rtol=1e-4, atol=1e-4)
+
+
 def test_the_bias_is_added():
     features, matrix, bias = torch.randn(10, 64), torch.randn(33, 64), torch.randn(33)
     expected = features.double() @ matrix.double().T + bias.double()
@@ -59,7 +78,8 @@ def test_results_do_not_depend_on_the_number_of_threads(compiling):
     try:
         for threads in (1, 3):
             torch.set_num_threads(threads)
-            found.append((rows_product(features, matrix), columns_product(left, matrix)))
+            products = rows_product(features, matrix), columns_product(left, matrix)
+            found.append((*products, *columns_product_and_totals(left, matrix), gram(left, matrix)))
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))

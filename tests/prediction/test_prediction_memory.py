@@ -128,3 +128,25 @@ def test_memory_is_measured_on_a_draw_in_memory_of_its_own():
         assert torch.equal(value, same[name])
         assert value.untyped_storage().nbytes() == value.nbytes
         assert same[name].untyped_storage().nbytes() > value.nbytes
+
+
+def test_parts_of_draws_are_the_same_whether_they_are_kept_or_made_again(monkeypatch):
+    monkeypatch.setattr("bbh.prediction.draws._PART_BYTES", 4 * 35 * 3)
+    monkeypatch.setattr("bbh.prediction.draws._ENOUGH", 1)
+    posterior = bbh.methods.bayes_by_backprop(nn.Linear(6, 5), Categorical()).eval()
+    inputs, found = torch.randn(20, 6), []
+    for values, batch_size in ((inputs, None), (inputs, 7), (list(inputs.split(7)), None)):
+        torch.manual_seed(0)
+        one = iter(values) if isinstance(values, list) else values
+        found.append(bbh.predict(posterior, one, 11, batch_size=batch_size).mean)
+    torch.testing.assert_close(found[0], found[1])
+    torch.testing.assert_close(found[0], found[2])
+    with torch.no_grad():
+        draws = Draws(posterior, 11, None, 2**20, later=True)
+        sizes = [one.num_samples for one in draws.at_most(2, again=False)]
+        again = [one["weight"] for one in draws.at_most(11, again=False)]
+        kept = [one["weight"] for one in draws.at_most(11)]
+    assert sizes == [2, 1, 2, 1, 2, 1, 2]
+    assert all(torch.equal(one, other) for one, other in zip(again, kept, strict=True))
+    later = [one["weight"] for one in draws.at_most(11)]
+    assert all(one.data_ptr() == other.data_ptr() for one, other in zip(kept, later, strict=True))

@@ -20,10 +20,17 @@ class NormalMarginals(NamedTuple):
     There may be S rows of means, for S Gaussians that share their standard deviations. All weights
     are in one vector, in the order of the shapes, since a few passes over one long vector are
     faster than a few passes over every tensor.
+
+    Attributes:
+        loc: The means.
+        scale: The standard deviations.
+        sums: Σ (loc² + scale²) and Σ log scale of every tensor, if whoever drew the samples has
+            summed them up on the way.
     """
 
     loc: Float[Tensor, "*S D"]
     scale: Float[Tensor, " D"]
+    sums: Float[Tensor, "T 2"] | None = None
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,9 @@ times for the prior, forth and back. Here every tensor is read once and its grad
 
 import functools
 import math
-from typing import Any
+import operator
+from collections.abc import Sequence
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
@@ -37,13 +39,11 @@ def cost_by_tensors(comparison: Comparison, floor: float, neighbours: int) -> Te
     loop = _compiled(comparison.num_samples, floor, neighbours)
     if loop is None:
         return None
-    parts: list[Tensor] = []
-    for value, normal in zip(values, normals, strict=True):
-        assert isinstance(normal, Normal)
-        constant = math.log(normal.scale * math.sqrt(2 * math.pi))
-        part: Any = _Cost.apply(value.reshape(len(value), -1), normal.scale**-2, loop)
-        parts.append(part + value.numel() * constant)
-    return torch.stack(parts).sum()
+    scales = [cast(Normal, one).scale for one in normals]
+    total = cast(Tensor, _Cost.apply([one**-2 for one in scales], loop, *values))
+    constants = [math.log(one * math.sqrt(2 * math.pi)) for one in scales]
+    numbers = [value.numel() for value in values]
+    return total + math.fsum(map(operator.mul, numbers, constants))
 
 
 def _on_cpu(value: Tensor) -> bool:
@@ -54,29 +54,36 @@ class _Cost(torch.autograd.Function):
     """½ Σ precision·w² − Σ log ν, whose gradient is computed together with it in a single pass."""
 
     @staticmethod
-    def forward(
-        ctx: Any, values: Float[Tensor, "S D"], precision: float, loop: OneLoop
-    ) -> Float[Tensor, ""]:
-        ctx.save_for_backward(values)
-        ctx.again = functools.partial(_evaluated, precision=precision, loop=loop)
-        total, ctx.gradient = ctx.again(values)
+    def forward(ctx: Any, precisions: list[float], loop: OneLoop, *values: Tensor) -> Tensor:
+        ctx.save_for_backward(*values)
+        ctx.again = functools.partial(_evaluated, precisions=precisions, loop=loop)
+        total, ctx.gradients = ctx.again(values)
         return total
 
     @staticmethod
     @once_differentiable
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, *gradients: Tensor
-    ) -> tuple[Tensor, None, None]:
-        # It is changed in place, which saves a pass over new memory; whoever comes a second time
-        # (``retain_graph``) gets a new one.
-        (values,) = ctx.saved_tensors
-        gradient = ctx.again(values)[1] if ctx.gradient is None else ctx.gradient
-        ctx.gradient = None
-        return gradient.mul_(gradients[0]), None, None
+    ) -> tuple[Tensor | None, ...]:
+        # They are changed in place, which saves a pass over new memory; whoever comes a second time
+        # (``retain_graph``) gets new ones.
+        own = ctx.again(ctx.saved_tensors)[1] if ctx.gradients is None else ctx.gradients
+        ctx.gradients = None
+        return None, None, *(one.mul_(gradients[0]) for one in own)
 
 
-def _evaluated(values: Tensor, precision: float, loop: OneLoop) -> tuple[Tensor, Tensor]:
-    return loop(values, values.new_full((1, values.shape[1]), precision))
+def _evaluated(
+    values: Sequence[Tensor], precisions: Sequence[float], loop: OneLoop
+) -> tuple[Float[Tensor, ""], list[Tensor]]:
+    """The sum of the costs of all tensors, and the gradients."""
+    totals: list[Tensor] = []
+    gradients: list[Tensor] = []
+    for value, precision in zip(values, precisions, strict=True):
+        rows = value.reshape(len(value), -1)
+        total, gradient = loop(rows, rows.new_full((1, rows.shape[1]), precision))
+        totals.append(total)
+        gradients.append(gradient.view(value.shape))
+    return torch.stack(totals).sum(), gradients
 
 
 @functools.cache

@@ -38,12 +38,11 @@ def _one_by_one(
     network: Runnable, inputs: Inputs, samples: Samples, inputs_per_draw: bool
 ) -> Tensor:
     call = network.prepare()
-    return torch.stack(
-        [
-            call(inputs[index] if inputs_per_draw else inputs, setting)
-            for index, setting in enumerate(network.settings(samples))
-        ]
-    )
+    each = [
+        call(inputs[index] if inputs_per_draw else inputs, setting)
+        for index, setting in enumerate(network.settings(samples))
+    ]
+    return each[0].unsqueeze(0) if len(each) == 1 else torch.stack(each)
 
 
 def _try_channels_last(

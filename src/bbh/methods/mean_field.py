@@ -11,8 +11,10 @@ from bbh.divergences.base import check_num_samples
 from bbh.execution import Execution
 from bbh.likelihoods import Likelihood, P
 from bbh.methods.assembly import assemble, check_positive
+from bbh.methods.normal_draws import draw_in_one_loop
 from bbh.methods.registry import register
 from bbh.network import Forward, Selection, divide
+from bbh.normal_numbers import standard_normal
 from bbh.per_example import Flipout, LocalReparametrisation, PerExampleWeight, Sampling
 from bbh.posterior import Posterior, check_parts
 from bbh.priors import Normal, Prior
@@ -102,28 +104,42 @@ class MeanFieldNormal(WeightDistribution):
 
     def sample(self, num_samples: int) -> Samples:
         """Draws loc + scale · ε with ε ~ N(0, I)."""
-        loc, scale = self.marginals()
         sampling = self.sampling if self.training else Sampling.WEIGHTS
         if sampling is Sampling.WEIGHTS:
-            noise = torch.randn(num_samples, len(loc), dtype=loc.dtype, device=loc.device)
-            # Without gradients the draws overwrite the noise, which halves the memory needed.
-            into = None if torch.is_grad_enabled() else noise
-            # As rows: the gradient of a single draw is then no sum over draws.
-            rows = loc.unsqueeze(0), scale.unsqueeze(0)
-            draws = unflatten(torch.addcmul(*rows, noise, out=into), self.shapes)
-        else:
-            locs, scales = (
-                unflatten(part.expand(num_samples, -1), self.shapes) for part in (loc, scale)
-            )
-            draws = {name: draw_normal(locs[name], scales[name], sampling) for name in locs}
+            return self._draw_weights(num_samples)
+        loc, scale = self.marginals()
+        locs, scales = (
+            unflatten(part.expand(num_samples, -1), self.shapes) for part in (loc, scale)
+        )
+        draws = {name: draw_normal(locs[name], scales[name], sampling) for name in locs}
+        return self._samples(draws, {"loc": loc, "scale": scale})
+
+    def _draw_weights(self, num_samples: int) -> Samples:
+        """Every draw is one weight setting for all examples."""
+        if torch.is_grad_enabled():
+            made = draw_in_one_loop(self.loc(), self.log_scale(), self.shapes, num_samples)
+            if made is not None:
+                common = {"loc": made.loc, "scale": made.scale, "sums": made.sums}
+                return self._samples(made.draws, common)
+        loc, scale = self.marginals()
+        noise = standard_normal(num_samples, len(loc), loc)
+        # Without gradients the draws overwrite the noise, which halves the memory needed.
+        into = None if torch.is_grad_enabled() else noise
+        # As rows: the gradient of a single draw is then no sum over draws.
+        rows = loc.unsqueeze(0), scale.unsqueeze(0)
+        draws = unflatten(torch.addcmul(*rows, noise, out=into), self.shapes)
+        return self._samples(draws, {"loc": loc, "scale": scale})
+
+    def _samples(self, draws: Params, common: Params) -> Samples:
         # The joint vector has a single dtype; each tensor gets its own dtype back.
         own = self.loc()
         typed = {name: value.to(own[name].dtype) for name, value in draws.items()}
-        return Samples(typed, common={"loc": loc, "scale": scale})
+        return Samples(typed, common=common)
 
     def cost(self, samples: Samples, prior: Prior) -> Cost:
         """The chosen divergence between q, as it was when it drew these samples, and the prior."""
-        known = NormalMarginals(samples.latent("loc"), samples.latent("scale"))
+        sums = samples.latent("sums") if samples.shares("sums") else None
+        known = NormalMarginals(samples.latent("loc"), samples.latent("scale"), sums)
         return self.divergence(samples, self.shapes, prior, marginals=known, helper=self.helper)
 
     def check_prior(self, prior: Prior) -> None:
@@ -131,9 +147,9 @@ class MeanFieldNormal(WeightDistribution):
         prior.check(self.shapes)
         self.divergence.check(prior, has_marginals=True)
 
-    def marginals(self) -> NormalMarginals:
+    def marginals(self) -> tuple[Tensor, Tensor]:
         """Means and standard deviations of all weights, as two vectors."""
-        return NormalMarginals(as_vector(self.loc()), as_vector(self.log_scale()).exp())
+        return as_vector(self.loc()), as_vector(self.log_scale()).exp()
 
 
 def draw_normal(loc: Tensor, scale: Tensor, sampling: Sampling) -> Tensor:

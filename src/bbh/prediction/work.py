@@ -71,7 +71,13 @@ def found_here(posterior: Posterior[Any], pieces: Iterator[Inputs | None], wante
     with evaluation_mode(posterior), torch.no_grad():
         drawing = work(wanted.num_samples) if wanted.samples is None else 0
         with threads_for(drawing, device, wanted.num_threads):
-            draws = Draws(posterior, wanted.num_samples, wanted.samples, limits.draws)
+            draws = Draws(
+                posterior,
+                wanted.num_samples,
+                wanted.samples,
+                limits.draws,
+                later=wanted.num_pieces == 1,
+            )
         tiles = results = None
         for piece in pieces:
             sizes.append(0 if piece is None else count(piece))
@@ -85,9 +91,10 @@ def found_here(posterior: Posterior[Any], pieces: Iterator[Inputs | None], wante
                     room = sizes[-1] * (wanted.num_pieces or 1)
                     results = Results(draws.total, sizes[-1], room, wanted.home, check)
                 examples, at_once = tiles.of(piece)
+                again = wanted.num_pieces != 1 or examples < sizes[-1]
                 for first in range(0, sizes[-1], examples):
                     batch = move(cut(piece, first, first + examples), device)
-                    for some in draws.at_most(at_once):
+                    for some in draws.at_most(at_once, again=again):
                         outputs = outputs_of(posterior, batch, some, half)
                         results.add(outputs, likelihood.sums(outputs))
                     results.end_batch()

@@ -13,8 +13,10 @@ from math import inf, isfinite
 from typing import Any, cast
 
 from lightning_fabric import Fabric
+from lightning_fabric.plugins.precision import Precision
 from lightning_fabric.strategies.fsdp import FSDPStrategy
 from lightning_fabric.strategies.model_parallel import ModelParallelStrategy
+from lightning_fabric.strategies.single_device import SingleDeviceStrategy
 from lightning_fabric.strategies.strategy import Strategy
 from torch import Tensor, nn
 
@@ -156,3 +158,12 @@ def _placement(processes: int, parameter: nn.Parameter) -> Any:
     if shape[0] >= processes or not even:
         return Shard(0)
     return Shard(max(even, key=lambda one: shape[one]))
+
+
+def passes_through(fabric: Fabric) -> bool:
+    """Whether Fabric's wrapper of a module only calls it: in single precision on a single CPU.
+
+    A wrapper that looks through all arguments and results takes a share of a small network's step.
+    """
+    plain = type(fabric.strategy) is SingleDeviceStrategy
+    return plain and type(fabric.strategy.precision) is Precision and fabric.device.type == "cpu"

@@ -19,7 +19,7 @@ from bbh.objective import FreeEnergy, auxiliary_loss, check_settings, free_energ
 from bbh.posterior import Posterior
 from bbh.processes import averaged, share_frozen
 from bbh.threads import Work, threads_for
-from bbh.training.sharding import Shards, is_sharded, whole_tensor
+from bbh.training.sharding import Shards, is_sharded, passes_through, whole_tensor
 from bbh.training.verdicts import (
     STATISTICS,
     UPDATE,
@@ -105,7 +105,9 @@ class TrainingStep:
             if self._shards is not None:
                 self.optimizer = fabric.setup_optimizers(self.optimizer)
             else:
-                self._objective, self.optimizer = fabric.setup(self._objective, self.optimizer)
+                wrapped, self.optimizer = fabric.setup(self._objective, self.optimizer)
+                if not passes_through(fabric):
+                    self._objective = wrapped
             share_frozen(fabric, posterior.frozen)
         self.gradient_clip = gradient_clip
         if not isinstance(self.plain_optimizer, FactoredOptimizer):

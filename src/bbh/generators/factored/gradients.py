@@ -8,7 +8,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from bbh.generators.factored.skinny import columns_product, rows_product
+from bbh.generators.factored.skinny import (
+    columns_product,
+    columns_product_and_totals,
+    gram,
+    rows_product,
+)
 
 _ATTRIBUTE = "gradient_factors"
 # The number of entries from which a matrix counts as large on each device. The time for a large
@@ -119,20 +124,31 @@ class _OuterLinear(torch.autograd.Function):
         features, matrix = ctx.saved_tensors
         (gradient,) = gradients
         ctx.collected.append(Factors(gradient.detach(), features.detach()))
-        by_bias = gradient.sum(0) if ctx.needs_input_grad[2] else None
-        return columns_product(gradient, matrix), None, by_bias, None
+        if not ctx.needs_input_grad[2]:
+            return columns_product(gradient, matrix), None, None, None
+        by_features, by_bias = columns_product_and_totals(gradient, matrix)
+        return by_features, None, by_bias, None
 
 
 def total_norm(parameters: Iterable[Tensor]) -> Tensor:
     """Euclidean norm of all gradients together, dense and factored."""
     parameters = list(parameters)
-    norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
-    found = [factors for p in parameters if (factors := factors_of(p)) is not None]
+    norm = _dense_norm([p.grad for p in parameters if p.grad is not None])
+    found = [(p, factors) for p in parameters if (factors := factors_of(p)) is not None]
     if not found:
         return norm
     # ‖Σ_s a_s ⊗ b_s‖² = Σ_st (a_s·a_t)(b_s·b_t).
-    squares = [((a @ a.T) * (b @ b.T)).sum().clamp(min=0) for a, b in found]
+    squares = [(gram(a, p) * (b @ b.T)).sum().clamp(min=0) for p, (a, b) in found]
     return torch.stack([norm.square(), *squares]).sum().sqrt()
+
+
+def _dense_norm(gradients: list[Tensor]) -> Tensor:
+    plain = all(type(one) is Tensor and one.layout is torch.strided for one in gradients)
+    if not plain or {(one.device.type, one.dtype) for one in gradients} != {("cpu", torch.float32)}:
+        return nn.utils.get_total_norm(gradients)
+    # The same operations, without sorting tensors by device and type first.
+    norms = torch._foreach_norm(gradients)  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
+    return torch.linalg.vector_norm(torch.stack(norms))
 
 
 def clip_(parameters: Iterable[nn.Parameter], max_norm: float, norm: Tensor) -> None:

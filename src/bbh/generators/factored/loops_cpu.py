@@ -70,10 +70,10 @@ extern "C" void rows_product(const float* __restrict__ features, const float* __
 }
 
 // outputs[s] = sum over rows of left[s, r] matrix[r]. Blocks of rows stay in the cache while groups
-// of columns are summed in registers.
+// of columns are summed in registers. If there is a place for them, also the sums of left over s.
 extern "C" void columns_product(const float* __restrict__ left, const float* __restrict__ matrix,
-                                float* __restrict__ outputs, int64_t rows, int64_t first,
-                                int64_t last) {
+                                float* __restrict__ outputs, float* __restrict__ totals,
+                                int64_t rows, int64_t first, int64_t last) {
     constexpr int GROUP = SUMS / S > 2 ? (COLUMNS / LANES %% 4 ? 1 : 4) :
                           SUMS / S > 1 ? (COLUMNS / LANES %% 2 ? 1 : 2) : 1;
     constexpr int64_t BLOCK = 8192 / COLUMNS > 16 ? 8192 / COLUMNS : 16;
@@ -92,7 +92,47 @@ extern "C" void columns_product(const float* __restrict__ left, const float* __r
                 for (int g = 0; g < GROUP; g++)
                     at(outputs + s * COLUMNS + c + g * LANES) += sums[s][g];
         }
+        for (int64_t r = start; totals != nullptr && r < end; r++) {
+            float total = left[r];
+            for (int s = 1; s < S; s++) total += left[s * rows + r];
+            totals[r] = total;
+        }
     }
+}
+
+// products[s, t] = left[s] . left[t], summed in registers for a few pairs of draws at a time.
+extern "C" void gram(const float* __restrict__ left, float* __restrict__ products, int64_t rows,
+                     int64_t first, int64_t last) {
+    constexpr int TILE = 4;
+    constexpr int64_t BLOCK = 8192 / S / LANES * LANES;
+    for (int i = 0; i < S * S; i++) products[i] = 0;
+    for (int64_t start = first; start < last; start += BLOCK) {
+        const int64_t end = std::min(start + BLOCK, last);
+        const int64_t whole = end - (end - start) %% LANES;
+        for (int s = 0; s < S; s += TILE)
+            for (int t = s; t < S; t += TILE) {
+                // Of the last draws some are computed twice.
+                const float *one[TILE], *other[TILE];
+                for (int i = 0; i < TILE; i++) {
+                    one[i] = left + std::min(s + i, S - 1) * rows;
+                    other[i] = left + std::min(t + i, S - 1) * rows;
+                }
+                Vector sums[TILE][TILE] = {};
+                for (int64_t r = start; r < whole; r += LANES)
+                    for (int i = 0; i < TILE; i++)
+                        for (int j = 0; j < TILE; j++)
+                            sums[i][j] += at(one[i] + r) * at(other[j] + r);
+                for (int i = 0; i < TILE && s + i < S; i++)
+                    for (int j = 0; j < TILE && t + j < S; j++) {
+                        float sum = 0;
+                        for (int l = 0; l < LANES; l++) sum += sums[i][j][l];
+                        for (int64_t r = whole; r < end; r++) sum += one[i][r] * other[j][r];
+                        products[(s + i) * S + t + j] += sum;
+                    }
+            }
+    }
+    for (int s = 0; s < S; s++)
+        for (int t = 0; t < s; t++) products[s * S + t] = products[t * S + s];
 }
 
 struct Adam {
@@ -193,15 +233,38 @@ class Loops:
         self, left: Float[Tensor, "S rows"], matrix: Float[Tensor, "rows columns"]
     ) -> Float[Tensor, "S columns"]:
         """left @ matrix; the sum does not depend on the number of threads."""
-        left = left.contiguous()
+        return self._columns_product(left.contiguous(), matrix, None)
+
+    def columns_product_and_totals(
+        self, left: Float[Tensor, "S rows"], matrix: Float[Tensor, "rows columns"]
+    ) -> tuple[Float[Tensor, "S columns"], Float[Tensor, " rows"]]:
+        """left @ matrix, and the sum of left over its first axis."""
+        totals = left.new_empty(left.shape[1])
+        return self._columns_product(left.contiguous(), matrix, totals), totals
+
+    def _columns_product(self, left: Tensor, matrix: Tensor, totals: Tensor | None) -> Tensor:
+        place = None if totals is None else totals.data_ptr()
 
         def product(first: int, last: int) -> Tensor:
             sums = left.new_empty(len(left), matrix.shape[1])
-            places = [one.data_ptr() for one in (left, matrix, sums)]
+            places = [left.data_ptr(), matrix.data_ptr(), sums.data_ptr(), place]
             self.library.columns_product(*places, len(matrix), first, last)
             return sums
 
-        return torch.stack(self._in_parts(product, matrix)).sum(0)
+        return _sum(self._in_parts(product, matrix))
+
+    def gram(
+        self, left: Float[Tensor, "S rows"], matrix: Float[Tensor, "rows columns"]
+    ) -> Float[Tensor, "S S"]:
+        """left @ leftᵀ, for the left factor of a gradient of this matrix."""
+        left = left.contiguous()
+
+        def product(first: int, last: int) -> Tensor:
+            products = left.new_empty(len(left), len(left))
+            self.library.gram(left.data_ptr(), products.data_ptr(), len(matrix), first, last)
+            return products
+
+        return _sum(self._in_parts(product, matrix))
 
     def adam_(
         self,
@@ -225,6 +288,10 @@ class Loops:
     @staticmethod
     def _in_parts(run: Any, matrix: Tensor) -> list[Any]:
         return in_parts(run, len(matrix), max(1, _ENTRIES_PER_PART // matrix.shape[1]))
+
+
+def _sum(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
 
 
 def loops_for(vectors: Tensor, *matrices: Tensor) -> Loops | None:
@@ -254,8 +321,9 @@ def _loops(samples: int, columns: int) -> Loops | None:
         return None
     place, number = ctypes.c_void_p, ctypes.c_int64
     library.rows_product.argtypes = [*[place] * 4, *[number] * 3]
-    library.columns_product.argtypes = [*[place] * 3, *[number] * 3]
+    library.columns_product.argtypes = [*[place] * 4, *[number] * 3]
+    library.gram.argtypes = [*[place] * 2, *[number] * 3]
     library.adam.argtypes = [*[place] * 5, *[number] * 3, place]
-    for loop in (library.rows_product, library.columns_product, library.adam):
+    for loop in (library.rows_product, library.columns_product, library.gram, library.adam):
         loop.restype = None
     return Loops(library)

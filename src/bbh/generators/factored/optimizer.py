@@ -71,7 +71,13 @@ class FactoredOptimizer(Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clears gradients and factors."""
-        super().zero_grad(set_to_none)
+        if set_to_none:
+            # Torch's own function does the same, and prepares for more than it is asked for here.
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    parameter.grad = None
+        else:
+            super().zero_grad(set_to_none)
         for matrix in self.factored:
             clear_factors(matrix)
 

@@ -47,6 +47,24 @@ def columns_product(
     return left @ matrix if loops is None else loops.columns_product(left, matrix)
 
 
+def columns_product_and_totals(
+    left: Float[Tensor, "S rows"], matrix: Float[Tensor, "rows columns"]
+) -> tuple[Float[Tensor, "S columns"], Float[Tensor, " rows"]]:
+    """left @ matrix, and the sum of left over its first axis, in one pass where there is a loop."""
+    loops = loops_for(left, matrix)
+    if loops is None:
+        return columns_product(left, matrix), left.sum(0)
+    return loops.columns_product_and_totals(left, matrix)
+
+
+def gram(
+    left: Float[Tensor, "S rows"], matrix: Float[Tensor, "rows columns"]
+) -> Float[Tensor, "S S"]:
+    """left @ leftᵀ, for the left factor of a gradient of this matrix."""
+    loops = loops_for(left, matrix)
+    return left @ left.T if loops is None else loops.gram(left, matrix)
+
+
 def _pays(vectors: Tensor, matrix: Tensor) -> bool:
     return (
         matrix.is_cuda
