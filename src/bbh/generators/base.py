@@ -36,13 +36,22 @@ class Generator(ABC):
     def make(self, values: Params, noise: GaussianNoise) -> GeneratorModule:
         """Makes the generator, initialised from the network's own weights ``values``."""
 
+    @property
+    def multiplications_per_weight(self) -> int | None:
+        """How many products are summed up for a weight of a draw; None if that is not known."""
+        return None
+
     def describe(self, shapes: Shapes, noise_dim: int) -> str:
-        """One line about the size of the generator and the memory to train it."""
+        """One line about the generator's size, the memory to train it, and what a draw costs."""
         parameters, weights = self.num_parameters(shapes, noise_dim), size(shapes)
         memory = parameters * _BYTES * _TRAINING_COPIES / 2**30
+        number = self.multiplications_per_weight
+        # A dense layer multiplies each of its weights once for every example.
+        examples = f"{number} examples cost" if number != 1 else "one example costs"
+        cost = "" if number is None else f"; a draw costs what {examples} in dense layers"
         return (
             f"{type(self).__name__}: {parameters:,} generator parameters for {weights:,} weights "
-            f"({parameters / weights:.1f} times), {memory:.2f} GiB to train with Adam"
+            f"({parameters / weights:.1f} times), {memory:.2f} GiB to train with Adam{cost}"
         )
 
     def build(self, values: Params, noise: GaussianNoise) -> GeneratorModule:

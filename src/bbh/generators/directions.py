@@ -46,6 +46,11 @@ class Directions(Generator):
         checks.number("slope", self.slope)
         checks.number("spread", self.spread, positive=True)
 
+    @property
+    def multiplications_per_weight(self) -> int:
+        """That of its direction with the tensor's h."""
+        return 1
+
     def num_parameters(self, shapes: Shapes, noise_dim: int) -> int:
         """The number of parameters of the generator, without building it."""
         return 2 * size(shapes) + Trunk.num_parameters(noise_dim, self.hidden, len(shapes))

@@ -109,6 +109,11 @@ class HypernetworkGenerator(Generator):
         checks.widths("hidden", self.hidden)
         checks.number("slope", self.slope)
 
+    @property
+    def multiplications_per_weight(self) -> int:
+        """One for each feature of the last hidden layer."""
+        return self.hidden[-1]
+
     @abstractmethod
     def heads(self, shapes: Shapes) -> list[Head]:
         """Divides the tensors among hypernetworks."""

@@ -46,6 +46,11 @@ class LowRank(Generator):
         checks.number("slope", self.slope)
         checks.number("spread", self.spread, positive=True)
 
+    @property
+    def multiplications_per_weight(self) -> int:
+        """One for each term."""
+        return self.rank
+
     def num_parameters(self, shapes: Shapes, noise_dim: int) -> int:
         """The number of parameters of the generator, without building it."""
         trunk = Trunk.num_parameters(noise_dim, self.hidden, self.rank * len(shapes))
