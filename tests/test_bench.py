@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 import bbh
 from bbh_studies.bench import cpu, gpu
+from bbh_studies.bench.adapters import adapted_transformer
 from bbh_studies.bench.compare import Row, compare, fastest_peer
 from bbh_studies.bench.contenders import Contender, average, load_peers, replace_layers
 from bbh_studies.bench.document_tables import bench_table
@@ -391,6 +392,20 @@ def test_large_networks_are_compared_with_map(tmp_path):
     assert found["tiny_bbh_step_over_map"] > 0
     # Only a GPU counts its memory.
     assert "tiny_bbh_memory_over_map" not in found
+
+
+def test_adapters_begin_as_nothing_and_are_all_that_is_trained():
+    network = adapted_transformer(classes=3, width=24, blocks=2, heads=3)
+    images = torch.randn(5, 3, 32, 32)
+    before = network(images)
+    assert before.shape == (5, 3)
+    trained = {name for name, one in network.named_parameters() if one.requires_grad}
+    assert len(trained) == 2 * 2 * 2
+    assert all(".up." in name or ".down." in name for name in trained)
+    for name, parameter in network.named_parameters():
+        if ".down." in name:
+            nn.init.ones_(parameter)
+    torch.testing.assert_close(network(images), before)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from torch import nn
 
 from bbh.posterior import Posterior
 from bbh.training.recorded import fastest_convolutions
+from bbh_studies.bench.adapters import adapted_transformer
 from bbh_studies.bench.networks import plain_convolutions, resnet50, tiny_convolutions
 from bbh_studies.bench.own import OWN_METHODS, num_parameters, problem_steps
 from bbh_studies.bench.problems import Problem, Sizes
@@ -50,6 +51,7 @@ class LargeProblem:
 
 CONVOLUTIONS = LargeProblem("convolutions", plain_convolutions, 32, 8, "32-true")
 RESNET50 = LargeProblem("resnet50", resnet50, 64, 64, "bf16-mixed")
+ADAPTERS = LargeProblem("adapters", adapted_transformer, 32, 4, "32-true")
 # To see whether everything works: no large network.
 TINY = LargeProblem("tiny", tiny_convolutions, 8, 2, "32-true")
 
@@ -62,11 +64,13 @@ def bench_large(
     Args:
         settings: Settings of the benchmark.
         console: For tables and progress.
-        problems: The networks; None for both on a GPU, and for the smaller one on a CPU.
+        problems: The networks; None for all on a GPU, and on a CPU for those that it trains in
+            seconds a step.
     """
     on_gpu = torch.cuda.is_available()
     device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
-    problems = problems or ((CONVOLUTIONS, RESNET50) if on_gpu else (CONVOLUTIONS,))
+    everywhere = (CONVOLUTIONS, ADAPTERS)
+    problems = problems or ((*everywhere, RESNET50) if on_gpu else everywhere)
     study = STUDIES[device.type]
     writer = Writer(study, settings, device)
     headline: dict[str, float] = {}
