@@ -23,7 +23,9 @@ _METHODS = {
     "mnf": ("#CC79A7", "v"),
     "bbh": ("#0072B2", "*"),
     "mixture": ("#B8A900", "X"),
+    # References, of which a study has one.
     "nuts": ("#D55E00", "P"),
+    "hmc": ("#D55E00", "P"),
 }
 # Replacements that make an SVG half as long and keep its looks.
 _SHORTER = tuple(
