@@ -18,6 +18,35 @@ logger = logging.getLogger("bbh")
 
 T = TypeVar("T")
 
+# The standard library's logarithm works on one number at a time. This one, of positive numbers, is
+# that of the Cephes library: the exponent, and a polynomial of the mantissa. Loops begin with it.
+LOGARITHM = """
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+static inline float logarithm(float x) {
+    int32_t bits;
+    std::memcpy(&bits, &x, 4);
+    // The bits of sqrt(1/2) are subtracted: the mantissa is between that and sqrt(2).
+    const int32_t exponent = (bits - 0x3f3504f3) >> 23;
+    bits -= exponent * (1 << 23);
+    float y;
+    std::memcpy(&y, &bits, 4);
+    y -= 1.0f;
+    float p = 7.0376836292e-2f;
+    p = p * y - 1.1514610310e-1f;
+    p = p * y + 1.1676998740e-1f;
+    p = p * y - 1.2420140846e-1f;
+    p = p * y + 1.4249322787e-1f;
+    p = p * y - 1.6668057665e-1f;
+    p = p * y + 2.0000714765e-1f;
+    p = p * y - 2.4999993993e-1f;
+    p = p * y + 3.3333331174e-1f;
+    // x - x is NaN if x is NaN or infinite, else zero.
+    return y + (p * y - 0.5f) * y * y + exponent * 0.69314718f + (x - x);
+}
+"""
 _SECONDS_TO_COMPILE = 120
 # Otherwise square roots and choices would keep the compiler from computing with vectors.
 _VECTORS = ("-fno-math-errno", "-fno-trapping-math")
@@ -49,6 +78,16 @@ def compiler() -> list[str] | None:
     chosen = shlex.split(os.environ.get("CXX", ""))
     commands = [chosen] if chosen else [["g++"], ["clang++"]]
     return next((command for command in commands if shutil.which(command[0])), None)
+
+
+def is_traced() -> bool:
+    """Whether tensors may be those of ``torch.compile`` or ``torch.func``, without values to read.
+
+    Loops that read tensors at their addresses cannot take them.
+    """
+    if torch.compiler.is_compiling():
+        return True
+    return torch._C._functorch.peek_interpreter_stack() is not None  # pyright: ignore[reportPrivateUsage]
 
 
 def in_parts(run: Callable[[int, int], T], length: int, part: int) -> list[T]:

@@ -1,7 +1,8 @@
 """Many standard normal numbers on a CPU, in a compiled loop that makes them in vectors.
 
-Torch draws one number after the other with a single thread, and for a step of a network with a
-hundred thousand Gaussian weights that takes as long as half of the network's matrix products.
+Torch's generator has a single thread and makes one word of random bits after the other, and for a
+step of a network with a hundred thousand Gaussian weights that takes as long as half of the
+network's matrix products.
 """
 
 import ctypes
@@ -12,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from bbh.compiled import compiled, in_parts
+from bbh.compiled import LOGARITHM, compiled, in_parts, is_traced
 
 # With fewer numbers in a row there is too little to save for compiling a loop.
 FEWEST = 2**15
@@ -22,34 +23,10 @@ _BLOCKS_PER_PART = 2**15
 
 # Counters are enciphered (Philox4x32-10, Salmon et al. 2011, with the constants of its authors), so
 # a number depends on the seed and its place and on nothing else. Then comes the transformation of
-# Box and Muller. Logarithm, sine and cosine are those of the Cephes library.
+# Box and Muller. Sine and cosine are those of the Cephes library, as the logarithm is.
 _CODE = """
-#include <cmath>
-#include <cstdint>
-#include <cstring>
-
 constexpr int LANES = 16;
 constexpr float UNIT = 1.0f / 2147483648.0f;
-
-static inline float logarithm(float x) {
-    int32_t bits;
-    std::memcpy(&bits, &x, 4);
-    const int32_t exponent = (bits - 0x3f3504f3) >> 23;
-    bits -= exponent * (1 << 23);
-    float y;
-    std::memcpy(&y, &bits, 4);
-    y -= 1.0f;
-    float p = 7.0376836292e-2f;
-    p = p * y - 1.1514610310e-1f;
-    p = p * y + 1.1676998740e-1f;
-    p = p * y - 1.2420140846e-1f;
-    p = p * y + 1.4249322787e-1f;
-    p = p * y - 1.6668057665e-1f;
-    p = p * y + 2.0000714765e-1f;
-    p = p * y - 2.4999993993e-1f;
-    p = p * y + 3.3333331174e-1f;
-    return y + (p * y - 0.5f) * y * y + exponent * 0.69314718f;
-}
 
 // Two normal numbers from 64 random bits.
 static inline void transform(uint32_t a, uint32_t b, float* one, float* other) {
@@ -105,7 +82,7 @@ def standard_normal(num_samples: int, number: int, like: Tensor) -> Float[Tensor
     where there is a C++ compiler than where there is none.
     """
     fits = like.device.type == "cpu" and like.dtype == torch.float32 and number >= FEWEST
-    loop = _loop() if fits and not torch.compiler.is_compiling() else None
+    loop = _loop() if fits and num_samples > 0 and not is_traced() else None
     if loop is None:
         return torch.randn(num_samples, number, dtype=like.dtype, device=like.device)
     seed = int(torch.randint(2**62, (), device="cpu"))
@@ -122,7 +99,7 @@ def standard_normal(num_samples: int, number: int, like: Tensor) -> Float[Tensor
 
 @functools.cache
 def _loop() -> Any:
-    library = compiled(_CODE, "random numbers")
+    library = compiled(LOGARITHM + _CODE, "random numbers")
     if library is None:
         return None
     library.normal.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int64, ctypes.c_int64]

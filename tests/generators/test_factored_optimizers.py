@@ -182,3 +182,35 @@ def test_training_goes_on_bit_for_bit(make, tmp_path):
         return posterior.state_dict()
 
     torch.testing.assert_close(trained(2, 4), trained(4), rtol=0, atol=0)
+
+
+def in_a_group(optimizer, parameter, name):
+    optimizer.param_groups[0][name] = True
+
+
+def in_a_new_group(optimizer, parameter, name):
+    optimizer.param_groups.clear()
+    optimizer.add_param_group({"params": [parameter], name: True})
+
+
+def in_a_state(optimizer, parameter, name):
+    state = torch.optim.Adam([parameter], lr=0.1, **{name: True}).state_dict()
+    optimizer.load_state_dict(state)
+
+
+@pytest.mark.parametrize("way", [in_a_group, in_a_new_group, in_a_state])
+@pytest.mark.parametrize("name", ["maximize", "amsgrad", "decoupled_weight_decay", None])
+def test_plain_parameters_take_torchs_own_steps(name, way):
+    torch.manual_seed(0)
+    gradients = torch.randn(10, 5)
+    found = []
+    for kind in (partial(FactoredAdam, factored=[]), partial(torch.optim.Adam, fused=True)):
+        parameter = torch.nn.Parameter(torch.ones(5))
+        optimizer = kind([parameter], lr=0.1, weight_decay=0.01)
+        if name is not None:
+            way(optimizer, parameter, name)
+        for gradient in gradients:
+            parameter.grad = gradient.clone()
+            optimizer.step()
+        found.append(parameter.detach())
+    torch.testing.assert_close(*found, rtol=1e-6, atol=1e-6)

@@ -129,3 +129,58 @@ def test_training_is_the_same(compiling):
     assert found[0] == pytest.approx(expected[0], rel=1e-4)
     for one, other in zip(found[1], expected[1], strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_no_draw_is_no_draw(compiling, training):
+    made = weights().train(training)
+    assert {name: one.shape for name, one in made.sample(0).items()} == {
+        name: (0, *shape) for name, shape in SHAPES.items()
+    }
+
+
+def test_second_derivatives_are_those_of_the_general_way(compiling):
+    torch.manual_seed(0)
+    made = weights()
+    parameters = list(made.parameters())
+    directions = [torch.randn_like(one) for one in parameters]
+
+    def products():
+        torch.manual_seed(1)
+        samples = made.sample(2)
+        total = 0.3 * made.cost(samples, bbh.priors.Normal(0.7)).complexity
+        # The scalar takes no part in the likelihood.
+        total = total + samples["weight"].sin().sum() + (samples["bias"] ** 3).sum()
+        slopes = torch.autograd.grad(total, parameters, create_graph=True)
+        product = sum((a * b).sum() for a, b in zip(slopes, directions, strict=True))
+        return *slopes, *torch.autograd.grad(product, parameters)
+
+    found = products()
+    compiling.setattr(normal_draws, "_FEWEST", 10**9)
+    for one, other in zip(found, products(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+class Cost(nn.Module):
+    """The cost of two draws, as the forward pass of a module."""
+
+    def __init__(self, weights: MeanFieldNormal):
+        super().__init__()
+        self.weights = weights
+
+    def forward(self):
+        return self.weights.cost(self.weights.sample(2), bbh.priors.Normal(0.7)).complexity
+
+
+def test_transforms_of_torch_take_the_general_way(compiling):
+    compiling.setattr("bbh.normal_numbers.FEWEST", 0)
+    cost = Cost(weights())
+    values = {name: one.detach() for name, one in cost.named_parameters()}
+    slopes = torch.func.grad(lambda given: torch.func.functional_call(cost, given, ()))(values)
+    cost().backward()
+    for name, parameter in cost.named_parameters():
+        torch.testing.assert_close(slopes[name], parameter.grad, rtol=1e-4, atol=1e-5)
+    draw = torch.func.vmap(lambda _: dict(cost.weights.sample(2)), randomness="different")
+    drawn = draw(torch.zeros(3))["weight"]
+    assert drawn.shape == (3, 2, 7, 5)
+    assert not torch.equal(drawn[0], drawn[1])

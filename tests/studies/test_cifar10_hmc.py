@@ -237,7 +237,7 @@ def test_all_methods_from_files_to_a_report(data, hmc, tmp_path):
     assert "## CIFAR-10: distance from HMC, preset corrected" in text
     assert "| Agreement with HMC ↑ | Total variation from HMC ↓ |" in text.replace("\xa0", " ")
     assert "| HMC (reference) | 25.00 |" in text
-    assert "| 1.0000 | 0.0000 |  | 1 |" in text
+    assert "| 1.0000 | 0.0000 | 1 |" in text
     assert "One seed per row" in text
     assert "HMC saw the publisher's pixels" in text
     assert "has the probabilities closest to HMC's (total variation)" in text

@@ -20,17 +20,29 @@ class NormalMarginals(NamedTuple):
     There may be S rows of means, for S Gaussians that share their standard deviations. All weights
     are in one vector, in the order of the shapes, since a few passes over one long vector are
     faster than a few passes over every tensor.
-
-    Attributes:
-        loc: The means.
-        scale: The standard deviations.
-        sums: Σ (loc² + scale²) and Σ log scale of every tensor, if whoever drew the samples has
-            summed them up on the way.
     """
 
     loc: Float[Tensor, "*S D"]
     scale: Float[Tensor, " D"]
-    sums: Float[Tensor, "T 2"] | None = None
+
+
+class SummedMarginals(NormalMarginals):
+    """The same with what a KL is made of, if whoever drew the samples has summed it up on the way.
+
+    Attributes:
+        sums: Σ (loc² + scale²) and Σ log scale of every tensor.
+    """
+
+    sums: Float[Tensor, "T 2"]
+
+    @classmethod
+    def of(
+        cls, loc: Float[Tensor, " D"], scale: Float[Tensor, " D"], sums: Float[Tensor, "T 2"]
+    ) -> "SummedMarginals":
+        """Means, standard deviations, and the sums."""
+        made = cls(loc, scale)
+        made.sums = sums
+        return made
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from bbh.distribution import Cost
-from bbh.divergences.base import Comparison, Divergence
+from bbh.divergences.base import Comparison, Divergence, SummedMarginals
 from bbh.priors import Normal
 from bbh.samples import Shapes, unflatten
 
@@ -33,11 +33,11 @@ class ClosedForm(Divergence):
             raise TypeError("ClosedForm needs the marginals of q.")
         centre, units = (part(shapes, marginals.loc) for part in (prior.centre, prior.units))
         normals = [prior.normal(name) for name in shapes]
-        if marginals.sums is not None and centre is None and units is None:
+        if isinstance(marginals, SummedMarginals) and centre is None and units is None:
             cost = _cost_of_sums(marginals.sums, shapes, normals)
             if cost is not None:
                 return Cost(cost)
-        loc, scale = marginals.loc, marginals.scale
+        loc, scale = marginals
         if centre is not None:
             # KL does not change if q and p are moved together.
             loc = loc - centre

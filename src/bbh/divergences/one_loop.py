@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from jaxtyping import Float
 from torch import Tensor
 
-from bbh.compiled import compiled, in_parts
+from bbh.compiled import LOGARITHM, compiled, in_parts
 from bbh.divergences.recorder import ARITHMETIC, Computation, Language, record
 
 # Columns that are worth a thread of their own, and are summed by themselves. Fewer take less time
@@ -29,35 +29,7 @@ _EXPRESSIONS = ARITHMETIC | {
 }
 _LANGUAGE = Language(_EXPRESSIONS, number="{!r}f", entry="table{table}[{row} * width + i]")
 
-# The standard library's logarithm works on one number at a time. This one, of positive numbers, is
-# that of the Cephes library: the exponent, and a polynomial of the mantissa.
 _TEMPLATE = """
-#include <cmath>
-#include <cstdint>
-#include <cstring>
-
-static inline float logarithm(float x) {
-    int32_t bits;
-    std::memcpy(&bits, &x, 4);
-    // The bits of sqrt(1/2) are subtracted: the mantissa is between that and sqrt(2).
-    const int32_t exponent = (bits - 0x3f3504f3) >> 23;
-    bits -= exponent * (1 << 23);
-    float y;
-    std::memcpy(&y, &bits, 4);
-    y -= 1.0f;
-    float p = 7.0376836292e-2f;
-    p = p * y - 1.1514610310e-1f;
-    p = p * y + 1.1676998740e-1f;
-    p = p * y - 1.2420140846e-1f;
-    p = p * y + 1.4249322787e-1f;
-    p = p * y - 1.6668057665e-1f;
-    p = p * y + 2.0000714765e-1f;
-    p = p * y - 2.4999993993e-1f;
-    p = p * y + 3.3333331174e-1f;
-    // x - x is NaN if x is NaN or infinite, else zero.
-    return y + (p * y - 0.5f) * y * y + exponent * 0.69314718f + (x - x);
-}
-
 extern "C" double run(const float* const* tables, float* __restrict__ results,
                       int64_t width, int64_t first, int64_t last) {
     %(tables)s
@@ -125,5 +97,8 @@ def _written(computation: Computation, sizes: Sequence[int]) -> tuple[str, int]:
     body += [f"results[{row} * width + i] = {name};" for row, name in enumerate(results)]
     body.append(f"sum += {term};")
     pointers = [f"const float* __restrict__ table{i} = tables[{i}];" for i in range(len(sizes))]
-    code = _TEMPLATE % {"tables": "\n    ".join(pointers), "body": "\n        ".join(body)}
+    code = LOGARITHM + _TEMPLATE % {
+        "tables": "\n    ".join(pointers),
+        "body": "\n        ".join(body),
+    }
     return code, len(results)

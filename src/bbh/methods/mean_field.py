@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from bbh.distribution import Cost, WeightDistribution
 from bbh.divergences import ClosedForm, Divergence, NearestNeighbour, NormalMarginals
-from bbh.divergences.base import check_num_samples
+from bbh.divergences.base import SummedMarginals, check_num_samples
 from bbh.execution import Execution
 from bbh.likelihoods import Likelihood, P
 from bbh.methods.assembly import assemble, check_positive
@@ -138,8 +138,9 @@ class MeanFieldNormal(WeightDistribution):
 
     def cost(self, samples: Samples, prior: Prior) -> Cost:
         """The chosen divergence between q, as it was when it drew these samples, and the prior."""
-        sums = samples.latent("sums") if samples.shares("sums") else None
-        known = NormalMarginals(samples.latent("loc"), samples.latent("scale"), sums)
+        known = NormalMarginals(samples.latent("loc"), samples.latent("scale"))
+        if samples.shares("sums"):
+            known = SummedMarginals.of(*known, samples.latent("sums"))
         return self.divergence(samples, self.shapes, prior, marginals=known, helper=self.helper)
 
     def check_prior(self, prior: Prior) -> None:
@@ -147,9 +148,9 @@ class MeanFieldNormal(WeightDistribution):
         prior.check(self.shapes)
         self.divergence.check(prior, has_marginals=True)
 
-    def marginals(self) -> tuple[Tensor, Tensor]:
+    def marginals(self) -> NormalMarginals:
         """Means and standard deviations of all weights, as two vectors."""
-        return as_vector(self.loc()), as_vector(self.log_scale()).exp()
+        return NormalMarginals(as_vector(self.loc()), as_vector(self.log_scale()).exp())
 
 
 def draw_normal(loc: Tensor, scale: Tensor, sampling: Sampling) -> Tensor:

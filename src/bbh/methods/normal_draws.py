@@ -14,9 +14,8 @@ from typing import Any, NamedTuple, cast
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
-from bbh.compiled import compiled, in_parts
+from bbh.compiled import compiled, in_parts, is_traced
 from bbh.normal_numbers import standard_normal
 from bbh.samples import Params, Shapes, size
 
@@ -38,8 +37,9 @@ static inline float power_of_two(int32_t exponent) {
 
 // The exponential function of the Cephes library, which compilers turn into vectors: the nearest
 // power of two, and a polynomial of what is left. NaN stays NaN.
-static inline float exponential(float x) {
-    x = x < -104.0f ? -104.0f : x > 89.0f ? 89.0f : x;
+static inline float exponential(float given) {
+    float x = given > -104.0f ? given : -104.0f;
+    x = x < 89.0f ? x : 89.0f;
     const float scaled = x * 1.44269504f;
     const int32_t exponent = (int32_t)(scaled + (scaled < 0.0f ? -0.5f : 0.5f));
     x = x - exponent * 0.693359375f;
@@ -52,7 +52,8 @@ static inline float exponential(float x) {
     p = p * x + 5.0000001201e-1f;
     // In two steps, since the largest and smallest powers of two are no numbers.
     const int32_t half = exponent / 2;
-    return (p * x * x + x + 1.0f) * power_of_two(half) * power_of_two(exponent - half);
+    const float power = (p * x * x + x + 1.0f) * power_of_two(half) * power_of_two(exponent - half);
+    return given != given ? given : power;
 }
 
 // The part of tensor t between two places of all weights side by side.
@@ -175,11 +176,9 @@ def draw_in_one_loop(
         num_samples: The number of draws.
     """
     parameters = [*(locs[name] for name in shapes), *(log_scales[name] for name in shapes)]
-    if size(shapes) < _FEWEST or not all(map(_suitable, parameters)):
+    if num_samples < 1 or size(shapes) < _FEWEST or not all(map(_suitable, parameters)):
         return None
-    if torch.compiler.is_compiling():
-        return None
-    loops = _loops()
+    loops = None if is_traced() else _loops()
     if loops is None:
         return None
     noise = standard_normal(num_samples, size(shapes), parameters[0])
@@ -230,52 +229,92 @@ class _Draw(torch.autograd.Function):
         draws = [
             piece.view(num_samples, *shape) for piece, shape in zip(pieces, shapes, strict=True)
         ]
-        ctx.save_for_backward(noise, loc, scale)
+        ctx.save_for_backward(noise, loc, scale, *parameters)
         ctx.loops, ctx.shapes, ctx.layout = loops, shapes, layout
         ctx.set_materialize_grads(False)
         return loc, scale, sums, *draws
 
     @staticmethod
-    @once_differentiable
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, *gradients: Tensor | None
     ) -> tuple[Tensor | None, ...]:
-        noise, loc, scale = ctx.saved_tensors
-        num_samples, width = noise.shape
-        own_loc, own_scale, by_sums, *by_draws = gradients
-        # Kept by name: a contiguous copy must live as long as the loop runs.
-        dense = [None if one is None else one.contiguous() for one in by_draws]
-        places = _places(dense)
-        factors = noise.new_zeros(len(dense), 2) if by_sums is None else by_sums.contiguous()
-        by_loc, by_log_scale = torch.empty_like(loc), torch.empty_like(scale)
-
-        def back(first: int, last: int) -> None:
-            ctx.loops.back(
-                places,
-                ctx.layout.starts,
-                len(dense),
-                num_samples,
-                noise.data_ptr(),
-                loc.data_ptr(),
-                scale.data_ptr(),
-                factors.data_ptr(),
-                by_loc.data_ptr(),
-                by_log_scale.data_ptr(),
-                first,
-                last,
-            )
-
-        in_parts(back, width, _WEIGHTS_PER_PART)
-        if own_loc is not None:
-            by_loc += own_loc
-        if own_scale is not None:
-            by_log_scale.addcmul_(own_scale, scale)
+        # With gradients enabled, somebody will ask for second derivatives.
+        slopes = _slopes_of_slopes if torch.is_grad_enabled() else _slopes
+        pieces = (one.split(ctx.layout.sizes) for one in slopes(ctx, *gradients))
         parts = [
             piece.view(shape)
-            for vector in (by_loc, by_log_scale)
-            for piece, shape in zip(vector.split(ctx.layout.sizes), ctx.shapes, strict=True)
+            for vector in pieces
+            for piece, shape in zip(vector, ctx.shapes, strict=True)
         ]
         return None, None, None, *parts
+
+
+def _slopes(
+    ctx: Any,
+    own_loc: Tensor | None,
+    own_scale: Tensor | None,
+    by_sums: Tensor | None,
+    *by_draws: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """Gradients of all means and of the logarithms of all scales, from the loop."""
+    noise, loc, scale = ctx.saved_tensors[:3]
+    # Kept by name: a contiguous copy must live as long as the loop runs.
+    dense = [None if one is None else one.contiguous() for one in by_draws]
+    places = _places(dense)
+    factors = noise.new_zeros(len(dense), 2) if by_sums is None else by_sums.contiguous()
+    by_loc, by_log_scale = torch.empty_like(loc), torch.empty_like(scale)
+
+    def back(first: int, last: int) -> None:
+        ctx.loops.back(
+            places,
+            ctx.layout.starts,
+            len(dense),
+            len(noise),
+            noise.data_ptr(),
+            loc.data_ptr(),
+            scale.data_ptr(),
+            factors.data_ptr(),
+            by_loc.data_ptr(),
+            by_log_scale.data_ptr(),
+            first,
+            last,
+        )
+
+    in_parts(back, len(loc), _WEIGHTS_PER_PART)
+    if own_loc is not None:
+        by_loc += own_loc
+    if own_scale is not None:
+        by_log_scale.addcmul_(own_scale, scale)
+    return by_loc, by_log_scale
+
+
+def _slopes_of_slopes(
+    ctx: Any,
+    own_loc: Tensor | None,
+    own_scale: Tensor | None,
+    by_sums: Tensor | None,
+    *by_draws: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """The same by operations of torch, which can be differentiated once more."""
+    noise, _, _, *parameters = ctx.saved_tensors
+    sizes, number = ctx.layout.sizes, len(ctx.layout.sizes)
+    loc = torch.cat([one.flatten() for one in parameters[:number]])
+    scale = torch.cat([one.flatten() for one in parameters[number:]]).exp()
+    rows = [
+        noise.new_zeros(len(noise), count) if one is None else one.reshape(len(noise), count)
+        for one, count in zip(by_draws, sizes, strict=True)
+    ]
+    each = torch.cat(rows, dim=1)
+    by_loc, by_scale = each.sum(0), (each * noise).sum(0)
+    by_log_scale = torch.zeros_like(scale)
+    if by_sums is not None:
+        squares, logarithms = by_sums.repeat_interleave(torch.tensor(sizes), dim=0).unbind(1)
+        by_loc = by_loc + 2 * squares * loc
+        by_scale = by_scale + 2 * squares * scale
+        by_log_scale = by_log_scale + logarithms
+    by_loc = by_loc if own_loc is None else by_loc + own_loc
+    by_scale = by_scale if own_scale is None else by_scale + own_scale
+    return by_loc, by_log_scale + by_scale * scale
 
 
 class _Layout(NamedTuple):

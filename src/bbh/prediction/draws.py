@@ -125,13 +125,13 @@ class Draws:
 
     def _part(self, index: int, again: bool) -> Samples:
         """One part of the draws, kept if it will be needed again and all of them fit."""
-        found = self._kept.get(index)
+        if not self._parts:
+            return self._kept[index]  # not made here
+        found = self._kept.pop(index, None)
         if found is None:
             found = self._make(*self._parts[index])
-        if self._parts and again and self._fits:
+        if again and self._fits:
             self._kept[index] = found
-        elif self._parts:
-            self._kept.pop(index, None)
         return found
 
     def _make(self, number: int, seed: int) -> Samples:

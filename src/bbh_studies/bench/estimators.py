@@ -216,7 +216,7 @@ def work(estimator: Estimator, num_weights: int) -> Callable[[], object]:
         torch.zeros(num_weights, requires_grad=True), torch.ones(num_weights, requires_grad=True)
     )
     critic = divergence.helper(shapes)
-    trained = [marginals.loc, marginals.scale] if estimator.exact else [draws]
+    trained = [*(marginals if estimator.exact else [draws])]
     trained += critic.parameters() if critic is not None else []
 
     def estimate() -> None:

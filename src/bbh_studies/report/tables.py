@@ -105,10 +105,9 @@ class Table:
 def build_table(group: Group, paper: Published, *, main: bool) -> Table:
     """The main table of a study, or the table of its further metrics."""
     names = ordered((name for record in group.records for name in record.metrics), METRICS)
-    # Times on a shared card say little, so they are moved to the further metrics.
-    aside = _TIMES if _shared(group) else ()
+    # Runs of a study are not timed side by side, as those of a benchmark are.
     columns = tuple(
-        one for one in map(metric_named, names) if (one.main and one.name not in aside) == main
+        one for one in map(metric_named, names) if (one.main and one.name not in _TIMES) == main
     )
     cells = [_column(one, group, paper) for one in columns]
     rows = zip(group.rows, zip(*cells, strict=True), strict=True) if cells else ()
@@ -139,8 +138,8 @@ def _column(column: Metric, group: Group, paper: Published) -> list[Cell | None]
         [None if row.is_reference else one for row, one in zip(group.rows, found, strict=True)],
         column,
     )
-    if column.name in _TIMES and _shared(group):
-        best = set()  # differences may come from other processes on the card
+    if column.name in _TIMES:
+        best = set()
     return [
         None if one is None else _cell(column, runs, one, paper, best=i in best)
         for i, (runs, one) in enumerate(zip(group.rows, found, strict=True))
@@ -158,10 +157,6 @@ def _cell(column: Metric, runs: Runs, ours: Statistic, paper: Published, *, best
     if theirs is None:
         return Cell(text, ours, best=best)
     return Cell(text, ours, f"{theirs:,}", compare(ours, theirs, column), best)
-
-
-def _shared(group: Group) -> bool:
-    return any(record.hardware.get("gpu_shared") for record in group.records)
 
 
 def _best(found: Sequence[Statistic | None], column: Metric) -> set[int]:

@@ -104,7 +104,8 @@ class FactoredAdam(FactoredOptimizer, Adam):
         groups: list[tuple[dict[str, Any], list[Tensor]]] = []
         for group in self.param_groups:
             found = [one for one in group["params"] if one.grad is not None]
-            if isinstance(group["lr"], Tensor) or not all(map(_plain, found)):
+            unusual = group["amsgrad"] or group["maximize"] or isinstance(group["lr"], Tensor)
+            if unusual or not all(map(_plain, found)):
                 return None
             groups.append((group, found))
         return groups
