@@ -93,6 +93,11 @@ OF_METHODS = [
     ("priors=1", "bayes_by_hypernet: got an unexpected keyword argument 'priors'"),
 ]
 OTHERS = [
+    ("bbh.save(network, 'x')", "torch.save(network.state_dict()"),
+    (
+        "fit(posterior, DataLoader(DATASET, batch_size=64, drop_last=True), epochs=1)",
+        "With drop_last=True",
+    ),
     ("bbh.predict(posterior, DATASET)", "DataLoader(dataset"),
     ("bbh.predict(posterior, INPUTS, 2.5)", "num_samples=2.5"),
     ("bbh.predict(posterior, np.array(['a', 'b']))", "NumPy array of <U1"),

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import torch
+from torch._C._functorch import peek_interpreter_stack
 
 logger = logging.getLogger("bbh")
 
@@ -87,7 +88,8 @@ def is_traced() -> bool:
     """
     if torch.compiler.is_compiling():
         return True
-    return torch._C._functorch.peek_interpreter_stack() is not None  # pyright: ignore[reportPrivateUsage]
+    # None outside of all transforms, whatever its annotation says.
+    return bool(peek_interpreter_stack())
 
 
 def in_parts(run: Callable[[int, int], T], length: int, part: int) -> list[T]:

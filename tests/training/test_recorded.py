@@ -326,7 +326,7 @@ def test_a_step_by_itself_does_not_follow_one_that_failed(recorded):
 def test_a_loader_that_runs_dry_is_empty(recorded):
     posterior = bbh.methods.maximum_a_posteriori(mlp(), bbh.likelihoods.Categorical())
     batches = iter([(torch.randn(5, 4), torch.arange(5) % 3)] * 6)
-    with pytest.raises(ValueError, match="the training loader is empty"):
+    with pytest.raises(ValueError, match="the training loader is empty in epoch 2"):
         fit(posterior, batches, True, epochs=2, num_data=30)
 
 

@@ -43,7 +43,7 @@ def bayes_by_hypernet(
             a narrow layer-wise generator, or ``Directions`` for networks and adapters where the
             layer-wise one would be too large; see ``bbh.generators.default``.
         prior: Distribution of the weights before the data. None takes ``bbh.priors.FanIn`` with the
-            scale that suits the likelihood.
+            scale that suits the likelihood, and 1 for hidden-to-hidden kernels of recurrent layers.
         noise: Dimension of the noise, whether tensors share it, and how generators get it. None
             takes four dimensions that all tensors share.
         divergence: Estimator of the KL. None takes the nearest-neighbour entropy with the exact
@@ -53,7 +53,7 @@ def bayes_by_hypernet(
             are made where the divergence does without draws of all weights, as it does with
             ``Directions``.
     """
-    prior = prior or FanIn(likelihood.prior_scale)
+    prior = prior or FanIn(likelihood.prior_scale, recurrent=1.0)
     check_parts(likelihood, prior)
     noise = noise or GaussianNoise(4, shared=True)
     if divergence is None:

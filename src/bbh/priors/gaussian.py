@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Float
@@ -73,7 +73,8 @@ class FanIn(RowPrior):
     A layer's outputs are then of the size of its inputs times ``scale``, whatever its width; under
     ``Normal(1.0)`` they grow with the square root of the width. Biases have the scale of the
     weights beside them. ``bayes_by_hypernet`` takes this prior by default, with the likelihood's
-    ``prior_scale``.
+    ``prior_scale``, and 1 for what recurrent layers apply anew in every time step: any other scale
+    would act as often as there are steps.
 
     >>> shapes = {"fc.weight": torch.Size([10, 25]), "fc.bias": torch.Size([10])}
     >>> FanIn(2.0).for_shapes(shapes).normal("fc.bias")
@@ -82,17 +83,23 @@ class FanIn(RowPrior):
     Args:
         scale: Standard deviation for a fan-in of one.
         fan_ins: The fan-in of each tensor; a posterior fills it in.
+        recurrent: The same of hidden-to-hidden kernels and their biases, which torch's recurrent
+            layers and cells call ``weight_hh…``, ``weight_hr…`` and ``bias_hh…``; None takes
+            ``scale``.
     """
 
     scale: float = 1.0
     fan_ins: Mapping[str, int] = field(default_factory=dict[str, int], repr=False)
+    recurrent: float | None = None
 
     def __post_init__(self):
         check_positive("FanIn", scale=self.scale)
+        if self.recurrent is not None:
+            check_positive("FanIn", recurrent=self.recurrent)
 
     def for_shapes(self, shapes: Shapes) -> "FanIn":
         """The same prior with the fan-ins of these tensors."""
-        return FanIn(self.scale, {name: fan_in(name, shapes) for name in shapes})
+        return replace(self, fan_ins={name: fan_in(name, shapes) for name in shapes})
 
     def normal(self, name: str) -> Normal:
         """N(0, scale²/fan-in) with the fan-in of that tensor."""
@@ -101,7 +108,10 @@ class FanIn(RowPrior):
                 f"{self} does not know the fan-in of {name!r}: a posterior tells it, and "
                 "prior.for_shapes(shapes) does where there is none."
             )
-        return Normal(self.scale / math.sqrt(self.fan_ins[name]))
+        scale = self.scale
+        if self.recurrent is not None and _is_recurrent(name):
+            scale = self.recurrent
+        return Normal(scale / math.sqrt(self.fan_ins[name]))
 
     def log_prob(self, name: str, values: Tensor) -> Tensor:
         """Log density of every entry."""
@@ -137,3 +147,7 @@ class FanIn(RowPrior):
                 normals.append(normal)
                 widths.append(width)
         return list(zip(normals, flat.split(widths, dim=1), strict=True))
+
+
+def _is_recurrent(name: str) -> bool:
+    return name.rpartition(".")[2].startswith(("weight_hh", "bias_hh", "weight_hr"))

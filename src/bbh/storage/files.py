@@ -15,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from bbh import checks
 from bbh.execution import Execution
 from bbh.files import atomic_path
 from bbh.generators import skipped_initialization
@@ -47,6 +48,8 @@ def save(posterior: Posterior[Any], path: str | Path, *, with_frozen: bool = Fal
         with_frozen: Whether to write the frozen parameters too: where the network's own weights are
             kept nowhere else.
     """
+    instead = "pass a posterior of bbh.methods; torch.save(network.state_dict(), …) saves a network"
+    checks.instance("posterior", posterior, Posterior, instead)
     if posterior.recipe is None:
         raise StorageError(
             "this posterior was assembled by hand, so there is no method to load it with. Save "

@@ -92,7 +92,10 @@ class TrainingRun:
             self.step.whole_again()  # a step that diverges does so in all processes
             raise
         if not means:
-            raise ValueError("the training loader is empty.")
+            raise ValueError(
+                f"the training loader is empty in epoch {number + 1}. An iterator is read once: "
+                "pass a list or a DataLoader. With drop_last=True it needs one whole batch."
+            )
         with self.step.put_together():
             self.posterior.weights.end_epoch()
         # Running statistics are the same everywhere, but a network may write to other buffers too.
