@@ -32,7 +32,9 @@ class GaussianPrior:
 
     def make(self) -> Prior:
         """The prior itself; with ``fan_in`` its width depends on the network's layers."""
-        return (FanIn if self.prior == "fan_in" else Normal)(self.prior_scale)
+        if self.prior == "fan_in":
+            return FanIn(self.prior_scale, recurrent=1.0)  # as by default, if a layer is recurrent
+        return Normal(self.prior_scale)
 
     def shapes(self, network: nn.Module) -> Shapes:
         """The parameters that get a distribution, with their shapes."""
