@@ -36,7 +36,7 @@ static inline float power_of_two(int32_t exponent) {
 }
 
 // The exponential function of the Cephes library, which compilers turn into vectors: the nearest
-// power of two, and a polynomial of what is left. NaN stays NaN.
+// power of two, and a polynomial of what is left.
 static inline float exponential(float given) {
     float x = given > -104.0f ? given : -104.0f;
     x = x < 89.0f ? x : 89.0f;
@@ -53,7 +53,8 @@ static inline float exponential(float given) {
     // In two steps, since the largest and smallest powers of two are no numbers.
     const int32_t half = exponent / 2;
     const float power = (p * x * x + x + 1.0f) * power_of_two(half) * power_of_two(exponent - half);
-    return given != given ? given : power;
+    // given - given is NaN if the argument is NaN or infinite, else zero.
+    return power + (given - given);
 }
 
 // The part of tensor t between two places of all weights side by side.
