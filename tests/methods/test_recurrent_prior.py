@@ -63,7 +63,7 @@ def test_impossible_scales_are_refused(recurrent):
 
 @pytest.mark.slow
 def test_a_plain_recurrent_network_learns_with_defaults():
-    """With the scale of the other kernels it errs as often as chance, on three of four."""
+    """A wrong scale is applied 24 times here; guessing is wrong on three of four."""
     torch.manual_seed(0)
 
     def waves(number):
