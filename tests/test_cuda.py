@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import bbh
 from bbh.divergences import lines_cost
-from bbh.execution import Streams
+from bbh.execution import Fork, Streams
 from bbh.generators.factored.rmsprop import TensorFlowRMSprop
 from bbh.training import recorded as graphs
 from bbh_studies.problems.cifar5 import channels_innermost
@@ -208,6 +208,35 @@ def test_draws_side_by_side_train_as_one_after_the_other(method, per_draw, monke
         totals.append([e.total for e in bbh.fit(one, loader, epochs=3, progress=False)])
     assert set(forked) == {posterior.runnable}
     torch.testing.assert_close(*torch.tensor(totals), rtol=2e-2, atol=2e-2)
+
+
+def test_forked_work_runs_beside_other_work_and_keeps_its_memory():
+    """While the fork still reads them, inputs are freed, and what comes next wants their memory."""
+    square = torch.empty(1024, 1024, device="cuda")
+    results = []
+
+    def work():
+        start = square / 32
+        fork = Fork(lambda: [(start @ start).relu() for _ in range(50)][-1].sum(0), start)
+        results.clear()
+        results.append(start.sum())
+        start = None
+        for _ in range(50):
+            torch.zeros_like(square).add_(1)
+        results.append(fork.result())
+        torch.zeros_like(square).fill_(torch.nan)
+
+    work()
+    replay = graphs.record(work)
+    for seed in range(3):
+        torch.manual_seed(seed)
+        square.copy_(torch.randn(1024, 1024))
+        replay()
+        total, columns = results
+        expected = square / 32
+        torch.testing.assert_close(total, expected.sum(), rtol=1e-3, atol=1e-3)
+        columns_of = (expected @ expected).relu().sum(0)
+        torch.testing.assert_close(columns, columns_of, rtol=1e-3, atol=1e-3)
 
 
 class Asking(torch.nn.Sequential):

@@ -69,6 +69,18 @@ def test_recipes_for_single_examples_move_along():
     assert moved["w"].perturbation.rate == 0.5
 
 
+def test_all_tensors_that_draws_hold():
+    members = in_turn()
+    part = made().with_buffers({"mean": torch.ones(3)})
+    product = Samples.joined([members, part])
+    held = [id(one) for one in product.held()]
+    for one in (product["w"], part["mean"], part.latent("z"), part.latent("scale")):
+        assert id(one) in held
+    for member in members.members.values():
+        assert id(member["w"]) in held
+        assert id(member.latent("z")) in held
+
+
 def test_values_alone_know_nothing():
     with pytest.raises(KeyError, match="do not know their 'z'"):
         made().values_only().latent("z")

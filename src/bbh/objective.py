@@ -14,7 +14,7 @@ from torch import Tensor
 
 from bbh import checks
 from bbh.batches import Batch, as_batch
-from bbh.execution import Execution
+from bbh.execution import Execution, Fork
 from bbh.posterior import AdversarialTraining, Posterior
 from bbh.samples import Samples
 
@@ -64,12 +64,14 @@ def free_energy(
         checks.number("beta", beta)
     weights = posterior.weights
     samples = posterior.sample(num_samples or weights.draws_per_step(likelihood_samples))
-    cost = weights.cost(samples, posterior.prior)
     used = samples
     number = likelihood_samples or weights.likelihood_samples or samples.num_samples
     if number < samples.num_samples:
         used = samples.take(slice(number))
+    # Neither needs the other, and on a GPU both have kernels too small to fill it.
+    costing = Fork(lambda: weights.cost(samples, posterior.prior), samples)
     nll = negative_log_likelihood(posterior, as_batch(batch), used, execution)
+    cost = costing.result()
     auxiliary = nll.new_zeros(()) + cost.auxiliary
     total = nll + temperature * beta / num_data * cost.complexity + auxiliary
     return FreeEnergy(total, nll, cost.complexity, auxiliary)

@@ -156,6 +156,13 @@ class Samples(Mapping[str, Tensor]):
         other.members, other._turns = self.members, self._turns
         return other
 
+    def held(self) -> Iterator[Tensor]:
+        """All tensors that these draws hold so far: of parts and members, and latent ones too."""
+        for table in (self._tensors, self._latents, self._common, self._stacked):
+            yield from table.values()
+        for one in (*self.parts, *self.members.values()):
+            yield from one.held()
+
     def values_only(self) -> "Samples":
         """The draws without latent quantities: enough for prediction, and smaller in memory."""
         return Samples(dict(self.items()))

@@ -8,7 +8,7 @@ from torch import nn
 
 from bbh import checks
 from bbh.distribution import Cost, WeightDistribution
-from bbh.execution import Execution
+from bbh.execution import Execution, Fork
 from bbh.likelihoods import Likelihood, P
 from bbh.methods.hypernet import bayes_by_hypernet
 from bbh.methods.registry import register
@@ -141,10 +141,11 @@ class Mixture(WeightDistribution):
         rounds, rest = divmod(num_samples, number)
         last = torch.randperm(number)[:rest].tolist() if rest else []
         turns = [*range(number)] * rounds + last
-        return Samples.in_turn(
-            {member: self._draw(member, turns.count(member)) for member in dict.fromkeys(turns)},
-            turns,
-        )
+        draws = {
+            member: Fork(lambda one=member: self._draw(one, turns.count(one)))
+            for member in dict.fromkeys(turns)
+        }
+        return Samples.in_turn({member: one.result() for member, one in draws.items()}, turns)
 
     def cost(self, samples: Samples, prior: Prior) -> Cost:
         """The mean of the costs of all members that these draws come from."""
@@ -154,7 +155,11 @@ class Mixture(WeightDistribution):
                 "same distribution gave, or a part of them, not tensors from elsewhere."
             )
         members = self._members()
-        costs = [members[number].cost(draws, prior) for number, draws in samples.members.items()]
+        forks = [
+            Fork(lambda one=members[number], draws=draws: one.cost(draws, prior), draws)
+            for number, draws in samples.members.items()
+        ]
+        costs = [fork.result() for fork in forks]
         complexity = torch.stack([cost.complexity for cost in costs]).mean()
         return Cost(complexity, sum((cost.auxiliary for cost in costs), start=0.0) / len(costs))
 

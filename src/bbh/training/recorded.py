@@ -237,13 +237,35 @@ def record(work: Replay) -> Replay:
     before = generator.clone_state()
     try:
         # Only this thread is recorded: threads that pin the next batches in memory may continue.
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        with (
+            _gradients_from_several_streams(),
+            torch.cuda.graph(graph, capture_error_mode="thread_local"),
+        ):
             work()
     except RuntimeError:
         # A failed recording leaves the random generator in capture mode: restore its state.
         generator.graphsafe_set_state(before)
         raise
     return graph.replay
+
+
+@contextmanager
+def _gradients_from_several_streams() -> Generator[None]:
+    """Within this context torch does not warn that a parameter's gradients come from two streams.
+
+    Where draws are the parameters themselves, cost and likelihood both send gradients to them, and
+    these have streams of their own (``bbh.execution.Fork``). Torch lets one wait for the other.
+    """
+    # Older versions do not warn.
+    warn = getattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch", None)
+    if warn is None:
+        yield
+        return
+    warn(False)
+    try:
+        yield
+    finally:
+        warn(True)
 
 
 def _flatten(batch: Batch) -> tuple[list[Any], Any]:

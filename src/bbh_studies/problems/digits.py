@@ -12,6 +12,7 @@ from bbh_studies.problems.study import Study
 from bbh_studies.settings.config import Config
 from bbh_studies.settings.hypernets import (
     DEFAULT_HYPERNET,
+    DEFAULT_TRAINING,
     GENERATOR_TITLES,
     GENERATORS,
     Mixture,
@@ -83,12 +84,7 @@ STUDIES = (
         presets={
             "defaults": {
                 row: Config(one, Digits(), _TRAINING).with_settings(
-                    prior="fan_in",
-                    prior_scale=5.0,
-                    learning_rate=3e-3,
-                    cosine_decay=True,
-                    anneal_start=0,
-                    anneal_end=12,
+                    **DEFAULT_TRAINING, anneal_end=12
                 )
                 for row, one in GENERATORS.items()
             },

@@ -117,6 +117,15 @@ GENERATORS: dict[str, Hypernet] = {
     "low_rank": replace(DEFAULT_HYPERNET, generator="low_rank", hidden=(16, 32)),
     "directions": replace(DEFAULT_HYPERNET, generator="directions", hidden=(16, 32)),
 }
+# The library's prior for classes and its training, for the same studies, where the weight of the
+# complexity rises over the first 30 % of the epochs.
+DEFAULT_TRAINING: dict[str, Any] = {
+    "prior": "fan_in",
+    "prior_scale": 5.0,
+    "learning_rate": 3e-3,
+    "cosine_decay": True,
+    "anneal_start": 0,
+}
 GENERATOR_TITLES = {
     "layerwise": "Layer-wise",
     "low_rank": "Low rank",
