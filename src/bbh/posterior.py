@@ -25,6 +25,7 @@ from bbh.network import (
     Forward,
     call_network,
     check_supported,
+    forget_weights,
     padding_rows,
     statistics_layers,
     template,
@@ -383,6 +384,7 @@ class Posterior(nn.Module, Generic[P]):
         same = self.frozen() | self.constants()
         constants = {f"network.{name}": value for name, value in same.items()}
         padding = self.padding()
+        recurrent = [one for one in self.network.modules() if isinstance(one, nn.RNNBase)]
 
         def outputs(inputs: Inputs, draw: Params) -> Tensor:
             values = constants | {f"network.{name}": value for name, value in draw.items()}
@@ -393,7 +395,10 @@ class Posterior(nn.Module, Generic[P]):
                 # for every draw.
                 kept = torch.cat([table[:index], row.unsqueeze(0), table[index + 1 :]])
                 values[f"network.{name}"] = kept
-            return functional_call(call, values, (inputs,), strict=True)
+            try:
+                return functional_call(call, values, (inputs,), strict=True)
+            finally:
+                forget_weights(recurrent)
 
         return outputs
 

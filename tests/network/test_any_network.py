@@ -1,5 +1,7 @@
 """Networks of every kind train, predict and are stored."""
 
+import weakref
+
 import pytest
 import torch
 from torch import nn
@@ -17,7 +19,7 @@ from network.unusual import (
     sequences,
     vectors,
 )
-from scenarios import mlp, over_methods
+from scenarios import LSTMNet, mlp, over_methods
 
 
 class TestWorks:
@@ -173,3 +175,17 @@ class TestWorks:
         assert masked == {"2.weight"}
         with pytest.raises(ValueError, match=r"no matrix or convolution.*nn\.Dropout"):
             bbh.methods.mc_dropout(normed, Categorical())
+
+
+def test_recurrent_layers_let_go_of_a_draw():
+    """They keep the weights of their last call, which would keep the graph of a whole step."""
+    posterior = bbh.methods.bayes_by_hypernet(LSTMNet(), Categorical())
+    draw = posterior.sample(1)
+    posterior(torch.randint(0, 3, (B, 5)), draw).sum().backward()
+    layers = [one for one in posterior.network.modules() if isinstance(one, nn.RNNBase)]
+    weights = [weight for layer in layers for weight in layer._flat_weights]
+    assert len(weights) == 8
+    assert not any(weight.grad_fn for weight in weights)
+    generated = weakref.ref(draw["lstm.weight_ih_l0"])
+    del draw, weights
+    assert generated() is None

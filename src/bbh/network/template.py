@@ -1,7 +1,7 @@
 """Templates: a network's structure without values, called with weights as arguments."""
 
 import copy
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, cast
 
 import torch
@@ -46,6 +46,16 @@ class Call(nn.Module):
                 "forward=lambda network, inputs: network(inputs)[0]."
             )
         return tensor
+
+
+def forget_weights(layers: Iterable[nn.RNNBase]) -> None:
+    """Takes the draw out of recurrent layers that were just called with it.
+
+    They keep a list of the weights of their last call. Until the next one that would hold the draw
+    in memory, and with it all that its gradient needs.
+    """
+    for layer in layers:
+        layer._update_flat_weights()  # pyright: ignore[reportPrivateUsage]
 
 
 def _tensor_of(outputs: object) -> Tensor | None:
