@@ -12,7 +12,6 @@ from typing import Any, Generic, cast
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from bbh import checks
 from bbh.batches import Inputs, move
@@ -25,7 +24,6 @@ from bbh.network import (
     Forward,
     call_network,
     check_supported,
-    forget_weights,
     padding_rows,
     statistics_layers,
     template,
@@ -384,7 +382,6 @@ class Posterior(nn.Module, Generic[P]):
         same = self.frozen() | self.constants()
         constants = {f"network.{name}": value for name, value in same.items()}
         padding = self.padding()
-        recurrent = [one for one in self.network.modules() if isinstance(one, nn.RNNBase)]
 
         def outputs(inputs: Inputs, draw: Params) -> Tensor:
             values = constants | {f"network.{name}": value for name, value in draw.items()}
@@ -395,10 +392,7 @@ class Posterior(nn.Module, Generic[P]):
                 # for every draw.
                 kept = torch.cat([table[:index], row.unsqueeze(0), table[index + 1 :]])
                 values[f"network.{name}"] = kept
-            try:
-                return functional_call(call, values, (inputs,), strict=True)
-            finally:
-                forget_weights(recurrent)
+            return call.run(values, inputs)
 
         return outputs
 

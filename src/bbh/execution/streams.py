@@ -30,7 +30,7 @@ class Fork(Generic[Result]):
 
     def __init__(self, work: Callable[[], Result], *used: Any):
         self._stream = None
-        if not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
+        if not (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()):
             self._result = work()
             return
         self._stream = torch.cuda.Stream()

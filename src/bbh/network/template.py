@@ -1,11 +1,12 @@
 """Templates: a network's structure without values, called with weights as arguments."""
 
 import copy
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from bbh.batches import Inputs
 from bbh.samples import Params, Shapes
@@ -34,6 +35,27 @@ class Call(nn.Module):
         super().__init__()
         self.network = network
         self.how = how
+        self._tied = _num_names(self, remove_duplicate=False) > _num_names(self)
+        self._names = {name for name, _ in (*self.named_parameters(), *self.named_buffers())}
+        self._recurrent = [one for one in network.modules() if isinstance(one, nn.RNNBase)]
+
+    def run(self, values: Params, inputs: Inputs) -> Tensor:
+        """The outputs with these values in place of the network's own.
+
+        Args:
+            values: All parameters and buffers, named ``network.…``.
+            inputs: What the network is called with.
+        """
+        # ``strict`` and ``tie_weights`` would look for all names anew in every call.
+        if unknown := values.keys() - self._names:
+            raise KeyError(f"the network has no {sorted(unknown)}.")
+        try:
+            return functional_call(self, values, (inputs,), tie_weights=self._tied)
+        finally:
+            # Recurrent layers keep a list of the weights of their last call. It would hold the
+            # draw in memory, and with it all that its gradient needs.
+            for layer in self._recurrent:
+                layer._update_flat_weights()  # pyright: ignore[reportPrivateUsage]
 
     def forward(self, inputs: Inputs) -> Tensor:
         """The network's outputs: the tensor it returns, or the logits among what it returns."""
@@ -48,14 +70,10 @@ class Call(nn.Module):
         return tensor
 
 
-def forget_weights(layers: Iterable[nn.RNNBase]) -> None:
-    """Takes the draw out of recurrent layers that were just called with it.
-
-    They keep a list of the weights of their last call. Until the next one that would hold the draw
-    in memory, and with it all that its gradient needs.
-    """
-    for layer in layers:
-        layer._update_flat_weights()  # pyright: ignore[reportPrivateUsage]
+def _num_names(module: nn.Module, remove_duplicate: bool = True) -> int:
+    """How many names parameters and buffers have; tied ones have several."""
+    tables = (module.named_parameters, module.named_buffers)
+    return sum(len(list(table(remove_duplicate=remove_duplicate))) for table in tables)
 
 
 def _tensor_of(outputs: object) -> Tensor | None:
