@@ -277,3 +277,41 @@ def test_predictive_objects_print_one_line():
     assert "RegressionPredictive(40 examples" in shown
     assert "total_std 2" in shown
     assert "\n" not in shown
+
+
+@pytest.mark.parametrize("method", ["bayes_by_hypernet", "bayes_by_backprop"])
+def test_inputs_in_double_precision_are_named(method):
+    network = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
+    posterior = getattr(bbh.methods, method)(network, Categorical())
+    loader = DataLoader(TensorDataset(INPUTS.double(), TARGETS), batch_size=20)
+    for call in (
+        lambda: bbh.fit(posterior, loader, epochs=1, progress=False),
+        lambda: bbh.predict(posterior, INPUTS.double(), num_samples=4),
+    ):
+        with pytest.raises(TypeError, match=r"float64 and the weights torch.float32: give the inp"):
+            call()
+
+
+def test_other_errors_of_the_network_stay_as_they_are():
+    posterior = bbh.methods.bayes_by_backprop(nn.Linear(4, 3), Categorical())
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        posterior(INPUTS[:, :3], posterior.sample(2))
+
+
+def test_a_network_that_converts_its_inputs_gets_double_precision():
+    class Converts(nn.Linear):
+        def forward(self, input):
+            return super().forward(input.float())
+
+    posterior = bbh.methods.bayes_by_backprop(Converts(4, 3), Categorical())
+    assert bbh.predict(posterior, INPUTS.double(), num_samples=4).mean.shape == (40, 3)
+
+
+def test_posteriors_print_their_parts():
+    posterior = bbh.methods.mixture(nn.Linear(4, 3), Categorical(), num_members=2)
+    lines = str(posterior).splitlines()
+    assert lines[1:3] == ["  method: mixture", "  network: Linear, 15 weights"]
+    assert "  members: bayes_by_hypernet" in lines
+    assert "  num_members: 2" in lines
+    assert sum(line.startswith("  generator: LayerWise") for line in lines) == 1
+    assert len(lines) < 15

@@ -226,6 +226,27 @@ def divisible(inputs: Inputs) -> bool:
     return first_tensor(inputs) is not None and fits(inputs)
 
 
+def explain_precision(error: RuntimeError, inputs: Inputs, dtype: torch.dtype) -> None:
+    """Raises what to do, if an error is about types of numbers and inputs differ from weights.
+
+    Torch's own message names neither.
+
+    Args:
+        error: What the network raised.
+        inputs: What it was called with.
+        dtype: The type of its weights.
+    """
+    leaves: list[Any] = pytree.tree_leaves(inputs)
+    kinds = {one.dtype for one in leaves if isinstance(one, Tensor) and one.is_floating_point()}
+    if "type" not in str(error) or kinds <= {dtype}:
+        return
+    found = ", ".join(sorted(map(str, kinds - {dtype})))
+    raise TypeError(
+        f"the inputs are {found} and the weights {dtype}: give the inputs with .to({dtype}), or "
+        f"make the posterior of a network in the inputs' type ({error})."
+    ) from error
+
+
 def num_bytes(inputs: Inputs) -> int:
     """The bytes that all tensors take together.
 

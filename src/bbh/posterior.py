@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from bbh import checks
-from bbh.batches import Inputs, move
+from bbh.batches import Inputs, explain_precision, move
 from bbh.distribution import WeightDistribution
 from bbh.execution import Automatic, DrawStatistics, Execution, NetworkFunction, Runnable
 from bbh.frozen import Frozen
@@ -67,6 +67,16 @@ class Recipe:
 
     method: str
     arguments: dict[str, Any]
+
+    def shown(self) -> dict[str, Any]:
+        """The arguments for people: without those left out, and without names of all weights."""
+        parts: dict[str, Any] = {}
+        for name, value in self.arguments.items():
+            if isinstance(value, Recipe):
+                parts |= {"members": value.method} | value.shown()
+            elif name != "bayesian" and value is not None and value is not False:
+                parts[name] = value
+        return parts
 
 
 class Posterior(nn.Module, Generic[P]):
@@ -287,7 +297,11 @@ class Posterior(nn.Module, Generic[P]):
                     "posterior's?"
                 )
         chosen = execution or self.execution or Automatic()
-        return chosen.run(self.runnable, inputs, draws, inputs_per_draw)
+        try:
+            return chosen.run(self.runnable, inputs, draws, inputs_per_draw)
+        except RuntimeError as error:
+            explain_precision(error, inputs, next(iter(draws.values())).dtype)
+            raise
 
     def train(self, mode: bool = True) -> "Posterior[P]":
         """Sets the mode of the template too, except for modules that are always on or off."""
@@ -349,12 +363,19 @@ class Posterior(nn.Module, Generic[P]):
         names = self._draw_statistics.names
         return [table[name] for table, name in self._network_buffers if name in names]
 
-    def extra_repr(self) -> str:
-        """The network's class, the number of weights and the prior, for print(posterior)."""
-        return (
-            f"network={type(self.network).__name__}, weights={size(self.weights.shapes):,}, "
-            f"prior={self.prior}"
-        )
+    def __repr__(self) -> str:
+        """What it was made of, one part in a line; its modules would take a page."""
+        trained = sum(one.numel() for one in self.parameters() if one.requires_grad)
+        parts: dict[str, Any] = {
+            "network": f"{type(self.network).__name__}, {size(self.weights.shapes):,} weights",
+            "weights": f"{type(self.weights).__name__}, {trained:,} trained parameters",
+            "prior": self.prior,
+            "likelihood": self.likelihood,
+        }
+        if self.recipe is not None:
+            parts = {"method": self.recipe.method} | parts | self.recipe.shown()
+        lines = [f"  {name}: {value}" for name, value in parts.items()]
+        return "\n".join([f"{type(self).__name__}(", *lines, ")"])
 
     def _find_buffers(self) -> list[tuple[TensorTable, str]]:
         """Where each buffer of the network is kept: moving the posterior makes new tensors."""
