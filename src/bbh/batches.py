@@ -173,6 +173,13 @@ def move(inputs: Inputs, device: torch.device) -> Inputs:
     """The same inputs on another device."""
     if isinstance(inputs, Tensor):
         return inputs.to(device)
+    if isinstance(inputs, Batch) and isinstance(inputs.inputs, Tensor):
+        weights = inputs.weights
+        return Batch(
+            inputs.inputs.to(device),
+            inputs.targets.to(device),
+            None if weights is None else weights.to(device),
+        )
     # Imported only when needed: of all dependencies except torch, Fabric takes longest to import.
     from lightning_fabric.utilities.apply_func import move_data_to_device
 

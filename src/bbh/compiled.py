@@ -7,17 +7,13 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple
 
 import torch
 from torch._C._functorch import peek_interpreter_stack
 
 logger = logging.getLogger("bbh")
-
-T = TypeVar("T")
 
 # The standard library's logarithm works on one number at a time. This one, of positive numbers, is
 # that of the Cephes library: the exponent, and a polynomial of the mantissa. Loops begin with it.
@@ -48,10 +44,62 @@ static inline float logarithm(float x) {
     return y + (p * y - 0.5f) * y * y + exponent * 0.69314718f + (x - x);
 }
 """
+# All code begins with this: a loop calls ``in_parts`` with what there is to do for one part of its
+# range. With OpenMP it shares torch's threads, which need two microseconds to start. Others, for
+# compilers without it, need twenty.
+_PARTS = """
+#include <cstdint>
+#ifndef _OPENMP
+#include <thread>
+#include <vector>
+#endif
+
+struct Part { int64_t first, last, number; };
+
+template <typename Run>
+static inline void in_parts(int64_t length, int64_t parts, int64_t threads, const Run& run) {
+    const auto part = [=](int64_t p) {
+        return Part{length * p / parts, length * (p + 1) / parts, p};
+    };
+    if (threads == 1) {
+        for (int64_t p = 0; p < parts; p++) run(part(p));
+        return;
+    }
+#ifdef _OPENMP
+    #pragma omp parallel for schedule(static) num_threads(threads)
+    for (int64_t p = 0; p < parts; p++) run(part(p));
+#else
+    const auto share = [&](int64_t t) {
+        for (int64_t p = parts * t / threads; p < parts * (t + 1) / threads; p++) run(part(p));
+    };
+    std::vector<std::thread> others;
+    for (int64_t t = 1; t < threads; t++) others.emplace_back(share, t);
+    share(0);
+    for (auto& other : others) other.join();
+#endif
+}
+"""
+# More parts than this would make the sums of all parts large.
+_MOST_PARTS = 128
 _SECONDS_TO_COMPILE = 120
 # Otherwise square roots and choices would keep the compiler from computing with vectors.
 _VECTORS = ("-fno-math-errno", "-fno-trapping-math")
-_FLAGS = ("-O3", "-march=native", "-shared", "-fPIC", "-fopenmp-simd", *_VECTORS)
+_FLAGS = ("-O3", "-march=native", "-fPIC", "-pthread", *_VECTORS)
+
+
+class Division(NamedTuple):
+    """How the range of a loop is divided.
+
+    Attributes:
+        length: The length of the range.
+        parts: The number of parts. It does not depend on the number of threads, so that sums over
+            parts are the same to the last bit however many there are.
+        threads: The number of threads that share the parts.
+    """
+
+    length: int
+    parts: int
+    threads: int
 
 
 def compiled(code: str, purpose: str) -> ctypes.CDLL | None:
@@ -92,36 +140,45 @@ def is_traced() -> bool:
     return bool(peek_interpreter_stack())
 
 
-def in_parts(run: Callable[[int, int], T], length: int, part: int) -> list[T]:
-    """Runs a compiled loop on parts of its range, in as many threads as torch has.
-
-    The range is divided in the same way however many threads there are, so that sums over parts
-    are the same to the last bit.
+def divided(length: int, part: int) -> Division:
+    """Divides the range of a loop among as many threads as torch has.
 
     Args:
-        run: Runs the loop from a first place up to a last one.
         length: The number of places.
         part: The number of places that are worth a thread of their own.
     """
-    parts = max(1, length // part)
-    edges = [length * number // parts for number in range(parts + 1)]
-    threads = min(torch.get_num_threads(), parts)
-    if threads == 1:
-        return list(map(run, edges[:-1], edges[1:]))
-    with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(run, edges[:-1], edges[1:]))
+    parts = min(max(1, length // part), _MOST_PARTS)
+    return Division(length, parts, min(torch.get_num_threads(), parts))
 
 
 def _library(command: list[str], code: str) -> ctypes.CDLL:
     # Once loaded, the library needs no file.
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        source, library = Path(folder, "loop.cpp"), Path(folder, "loop.so")
-        source.write_text(code)
+        source = Path(folder, "loop.cpp")
+        source.write_text(_PARTS + code)
+        try:
+            return _loaded(command, source, "-fopenmp")
+        except (OSError, subprocess.SubprocessError):
+            # The compiler has no OpenMP, or not the one that torch has loaded.
+            return _loaded(command, source, "-fopenmp-simd")
+
+
+def _loaded(command: list[str], source: Path, openmp: str) -> ctypes.CDLL:
+    """Compiles a file and loads it.
+
+    It is linked in a step of its own, which is not told of OpenMP: the library would otherwise
+    bring an OpenMP of its own, with other threads than torch's.
+    """
+    unlinked, library = (source.with_name(f"loop{openmp}.{kind}") for kind in ("o", "so"))
+    for arguments in (
+        [*_FLAGS, openmp, "-c", str(source), "-o", str(unlinked)],
+        ["-shared", "-pthread", str(unlinked), "-o", str(library)],
+    ):
         subprocess.run(
-            [*command, *_FLAGS, str(source), "-o", str(library)],
+            [*command, *arguments],
             check=True,
             capture_output=True,
             text=True,
             timeout=_SECONDS_TO_COMPILE,
         )
-        return ctypes.CDLL(str(library))
+    return ctypes.CDLL(str(library))

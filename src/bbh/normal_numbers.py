@@ -13,13 +13,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from bbh.compiled import LOGARITHM, compiled, in_parts, is_traced
+from bbh.compiled import LOGARITHM, compiled, divided, is_traced
 
 # With fewer numbers in a row there is too little to save for compiling a loop.
 FEWEST = 2**15
 # Numbers that belong together in the loop, and those that are worth a thread of their own.
 _BLOCK = 64
-_BLOCKS_PER_PART = 2**15
+_BLOCKS_PER_PART = 2**8
 
 # Counters are enciphered (Philox4x32-10, Salmon et al. 2011, with the constants of its authors), so
 # a number depends on the seed and its place and on nothing else. Then comes the transformation of
@@ -44,9 +44,9 @@ static inline void transform(uint32_t a, uint32_t b, float* one, float* other) {
     *other = radius * ((quarter & 2) ? -up : up);
 }
 
-extern "C" void normal(float* __restrict__ numbers, uint64_t seed, int64_t first, int64_t last) {
+static void some_normal(float* __restrict__ numbers, uint64_t seed, Part part) {
     const uint32_t key = seed, other_key = seed >> 32;
-    for (int64_t block = first; block < last; block++) {
+    for (int64_t block = part.first; block < part.last; block++) {
         uint32_t a[LANES], b[LANES], c[LANES], d[LANES];
         // Words of 32 bits are kept in 64, so that compilers multiply them in vectors.
         #pragma omp simd
@@ -72,6 +72,11 @@ extern "C" void normal(float* __restrict__ numbers, uint64_t seed, int64_t first
             transform(c[l], d[l], place + 2 * LANES + l, place + 3 * LANES + l);
     }
 }
+
+extern "C" void normal(float* numbers, uint64_t seed,
+                       int64_t blocks, int64_t parts, int64_t threads) {
+    in_parts(blocks, parts, threads, [=](Part part) { some_normal(numbers, seed, part); });
+}
 """
 
 
@@ -88,12 +93,7 @@ def standard_normal(num_samples: int, number: int, like: Tensor) -> Float[Tensor
     seed = int(torch.randint(2**62, (), device="cpu"))
     blocks = -(-num_samples * number // _BLOCK)
     numbers = like.new_empty(blocks * _BLOCK)
-    place = numbers.data_ptr()
-
-    def draw(first: int, last: int) -> None:
-        loop(place, seed, first, last)
-
-    in_parts(draw, blocks, _BLOCKS_PER_PART)
+    loop(numbers.data_ptr(), seed, *divided(blocks, _BLOCKS_PER_PART))
     return numbers[: num_samples * number].view(num_samples, number)
 
 
@@ -102,6 +102,6 @@ def _loop() -> Any:
     library = compiled(LOGARITHM + _CODE, "random numbers")
     if library is None:
         return None
-    library.normal.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int64, ctypes.c_int64]
+    library.normal.argtypes = [ctypes.c_void_p, ctypes.c_uint64, *[ctypes.c_int64] * 3]
     library.normal.restype = None
     return library.normal

@@ -9,12 +9,11 @@ from collections.abc import Callable, Sequence
 from jaxtyping import Float
 from torch import Tensor
 
-from bbh.compiled import LOGARITHM, compiled, in_parts
+from bbh.compiled import LOGARITHM, compiled, divided
 from bbh.divergences.recorder import ARITHMETIC, Computation, Language, record
 
-# Columns that are worth a thread of their own, and are summed by themselves. Fewer take less time
-# than starting a thread.
-_COLUMNS_PER_PART = 2**17
+# Columns that are worth a thread of their own, and are summed by themselves.
+_COLUMNS_PER_PART = 2**12
 
 # Minimum and maximum never return the same one of two numbers, so that sorting does not lose NaN.
 _EXPRESSIONS = ARITHMETIC | {
@@ -30,15 +29,27 @@ _EXPRESSIONS = ARITHMETIC | {
 _LANGUAGE = Language(_EXPRESSIONS, number="{!r}f", entry="table{table}[{row} * width + i]")
 
 _TEMPLATE = """
-extern "C" double run(const float* const* tables, float* __restrict__ results,
-                      int64_t width, int64_t first, int64_t last) {
+#include <numeric>
+#include <vector>
+
+static double run_part(const float* const* tables, float* __restrict__ results, int64_t width,
+                       Part part) {
     %(tables)s
     double sum = 0;
     #pragma omp simd reduction(+ : sum)
-    for (int64_t i = first; i < last; i++) {
+    for (int64_t i = part.first; i < part.last; i++) {
         %(body)s
     }
     return sum;
+}
+
+extern "C" double run(const float* const* tables, float* results,
+                      int64_t width, int64_t parts, int64_t threads) {
+    std::vector<double> sums(parts);
+    in_parts(width, parts, threads, [&](Part part) {
+        sums[part.number] = run_part(tables, results, width, part);
+    });
+    return std::accumulate(sums.begin(), sums.end(), 0.0);
 }
 """
 
@@ -64,11 +75,7 @@ class OneLoop:
         width = tables[0].shape[1]
         results = tables[0].new_empty(self._num_results, width)
         places = (ctypes.c_void_p * len(tables))(*(table.data_ptr() for table in tables))
-
-        def run(first: int, last: int) -> float:
-            return self._run(places, results.data_ptr(), width, first, last)
-
-        total = sum(in_parts(run, width, _COLUMNS_PER_PART))
+        total = self._run(places, results.data_ptr(), *divided(width, _COLUMNS_PER_PART))
         return results.new_tensor(total), results
 
 

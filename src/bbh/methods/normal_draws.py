@@ -15,13 +15,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from bbh.compiled import compiled, in_parts, is_traced
+from bbh.compiled import compiled, divided, is_traced
 from bbh.normal_numbers import standard_normal
 from bbh.samples import Params, Shapes, size
 
 # Weights that are worth compiling a loop for, and those that are worth a thread of their own.
 _FEWEST = 2**15
-_WEIGHTS_PER_PART = 2**20
+_WEIGHTS_PER_PART = 2**14
 
 _CODE = """
 #include <algorithm>
@@ -57,21 +57,22 @@ static inline float exponential(float given) {
     return power + (given - given);
 }
 
-// The part of tensor t between two places of all weights side by side.
-struct Part { int64_t from, to; };
-static inline Part part(const int64_t* starts, int64_t t, int64_t first, int64_t last) {
-    return {std::max(starts[t], first) - starts[t], std::min(starts[t + 1], last) - starts[t]};
+// What belongs to tensor t in a part of all weights side by side.
+struct Stretch { int64_t from, to; };
+static inline Stretch stretch(const int64_t* starts, int64_t t, Part part) {
+    return {std::max(starts[t], part.first) - starts[t],
+            std::min(starts[t + 1], part.last) - starts[t]};
 }
 
 // draws = loc + scale * noise; sums of loc^2 + scale^2 and of log scale for every tensor.
-extern "C" void draw(const float* const* locs, const float* const* log_scales,
-                     const int64_t* starts, int64_t tensors, int64_t samples,
-                     const float* __restrict__ noises, float* __restrict__ all_draws,
-                     float* __restrict__ all_locs, float* __restrict__ all_scales,
-                     double* sums, int64_t first, int64_t last) {
+static void draw_part(const float* const* locs, const float* const* log_scales,
+                      const int64_t* starts, int64_t tensors, int64_t samples,
+                      const float* __restrict__ noises, float* __restrict__ all_draws,
+                      float* __restrict__ all_locs, float* __restrict__ all_scales,
+                      double* sums, Part part) {
     const int64_t weights = starts[tensors];
     for (int64_t t = 0; t < tensors; t++) {
-        const Part p = part(starts, t, first, last);
+        const Stretch p = stretch(starts, t, part);
         const int64_t start = starts[t], number = starts[t + 1] - start;
         const float* __restrict__ loc = locs[t];
         const float* __restrict__ log_scale = log_scales[t];
@@ -104,15 +105,25 @@ extern "C" void draw(const float* const* locs, const float* const* log_scales,
     }
 }
 
+extern "C" void draw(const float* const* locs, const float* const* log_scales,
+                     const int64_t* starts, int64_t tensors, int64_t samples,
+                     const float* noises, float* all_draws, float* all_locs, float* all_scales,
+                     double* sums, int64_t weights, int64_t parts, int64_t threads) {
+    in_parts(weights, parts, threads, [=](Part part) {
+        draw_part(locs, log_scales, starts, tensors, samples, noises, all_draws, all_locs,
+                  all_scales, sums + part.number * 2 * tensors, part);
+    });
+}
+
 // Gradients of loc and log scale, from those of the draws (0 where there are none) and of the sums.
-extern "C" void back(const float* const* gradients, const int64_t* starts, int64_t tensors,
-                     int64_t samples, const float* __restrict__ noises,
-                     const float* __restrict__ all_locs, const float* __restrict__ all_scales,
-                     const float* by_sums, float* __restrict__ by_all_locs,
-                     float* __restrict__ by_all_log_scales, int64_t first, int64_t last) {
+static void back_part(const float* const* gradients, const int64_t* starts, int64_t tensors,
+                      int64_t samples, const float* __restrict__ noises,
+                      const float* __restrict__ all_locs, const float* __restrict__ all_scales,
+                      const float* by_sums, float* __restrict__ by_all_locs,
+                      float* __restrict__ by_all_log_scales, Part part) {
     const int64_t weights = starts[tensors];
     for (int64_t t = 0; t < tensors; t++) {
-        const Part p = part(starts, t, first, last);
+        const Stretch p = stretch(starts, t, part);
         const int64_t start = starts[t], number = starts[t + 1] - start;
         const float* __restrict__ gradient = gradients[t];
         const float* __restrict__ loc = all_locs + start;
@@ -140,6 +151,16 @@ extern "C" void back(const float* const* gradients, const int64_t* starts, int64
             by_log_scale[i] = (g * noise[i] + twice * s) * s + once;
         }
     }
+}
+
+extern "C" void back(const float* const* gradients, const int64_t* starts, int64_t tensors,
+                     int64_t samples, const float* noises, const float* all_locs,
+                     const float* all_scales, const float* by_sums, float* by_all_locs,
+                     float* by_all_log_scales, int64_t weights, int64_t parts, int64_t threads) {
+    in_parts(weights, parts, threads, [=](Part part) {
+        back_part(gradients, starts, tensors, samples, noises, all_locs, all_scales, by_sums,
+                  by_all_locs, by_all_log_scales, part);
+    });
 }
 """
 
@@ -208,24 +229,11 @@ class _Draw(torch.autograd.Function):
         places = _places(parameters)
         log_scales = ctypes.byref(places, tensors * ctypes.sizeof(ctypes.c_void_p))
         rest = [one.data_ptr() for one in (noise, drawn, loc, scale)]
-
-        def draw(first: int, last: int) -> Tensor:
-            sums = torch.empty(tensors, 2, dtype=torch.float64)
-            loops.draw(
-                places,
-                log_scales,
-                layout.starts,
-                tensors,
-                num_samples,
-                *rest,
-                sums.data_ptr(),
-                first,
-                last,
-            )
-            return sums
-
-        parts = in_parts(draw, width, _WEIGHTS_PER_PART)
-        sums = (parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)).float()
+        division = divided(width, _WEIGHTS_PER_PART)
+        sums = torch.empty(division.parts, tensors, 2, dtype=torch.float64)
+        settings = (layout.starts, tensors, num_samples)
+        loops.draw(places, log_scales, *settings, *rest, sums.data_ptr(), *division)
+        sums = sums.sum(0).float()
         pieces = drawn.split([num_samples * number for number in layout.sizes])
         draws = [
             piece.view(num_samples, *shape) for piece, shape in zip(pieces, shapes, strict=True)
@@ -264,24 +272,9 @@ def _slopes(
     places = _places(dense)
     factors = noise.new_zeros(len(dense), 2) if by_sums is None else by_sums.contiguous()
     by_loc, by_log_scale = torch.empty_like(loc), torch.empty_like(scale)
-
-    def back(first: int, last: int) -> None:
-        ctx.loops.back(
-            places,
-            ctx.layout.starts,
-            len(dense),
-            len(noise),
-            noise.data_ptr(),
-            loc.data_ptr(),
-            scale.data_ptr(),
-            factors.data_ptr(),
-            by_loc.data_ptr(),
-            by_log_scale.data_ptr(),
-            first,
-            last,
-        )
-
-    in_parts(back, len(loc), _WEIGHTS_PER_PART)
+    rest = [one.data_ptr() for one in (noise, loc, scale, factors, by_loc, by_log_scale)]
+    division = divided(len(loc), _WEIGHTS_PER_PART)
+    ctx.loops.back(places, ctx.layout.starts, len(dense), len(noise), *rest, *division)
     if own_loc is not None:
         by_loc += own_loc
     if own_scale is not None:
@@ -344,8 +337,8 @@ def _loops() -> Any:
     if library is None:
         return None
     place, number = ctypes.c_void_p, ctypes.c_int64
-    library.draw.argtypes = [*[place] * 3, *[number] * 2, *[place] * 5, *[number] * 2]
-    library.back.argtypes = [*[place] * 2, *[number] * 2, *[place] * 6, *[number] * 2]
+    library.draw.argtypes = [*[place] * 3, *[number] * 2, *[place] * 5, *[number] * 3]
+    library.back.argtypes = [*[place] * 2, *[number] * 2, *[place] * 6, *[number] * 3]
     for loop in (library.draw, library.back):
         loop.restype = None
     return library

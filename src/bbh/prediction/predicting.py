@@ -22,7 +22,7 @@ from bbh.batches import (
     length_of,
 )
 from bbh.likelihoods import P
-from bbh.memory import by_rows
+from bbh.memory import by_rows, keep_freed_memory
 from bbh.posterior import Posterior
 from bbh.prediction.limits import Limits
 from bbh.prediction.work import Wanted, found_here, found_together
@@ -103,6 +103,7 @@ def predict(
         check_loader("inputs", inputs)
         home, num_pieces = torch.device("cpu"), length_of(inputs)
         pieces = _inputs_of_all(cast(Iterable[Any], inputs))
+    keep_freed_memory()
     keep = keep_draws or posterior.likelihood.keeps_outputs
     limits = Limits(batch_size, memory_limit)
     wanted = Wanted(num_samples, samples, limits, keep, home, num_pieces, precision, num_threads)

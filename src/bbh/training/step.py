@@ -15,6 +15,7 @@ from bbh.batches import Batch, Inputs, as_batch, move
 from bbh.execution import Execution
 from bbh.generators.factored.gradients import clip_, stop_collecting, total_norm
 from bbh.generators.factored.optimizer import FactoredOptimizer
+from bbh.memory import keep_freed_memory
 from bbh.objective import FreeEnergy, auxiliary_loss, check_settings, free_energy
 from bbh.posterior import Posterior
 from bbh.processes import averaged, share_frozen
@@ -89,6 +90,7 @@ class TrainingStep:
         check_settings(posterior, **self.settings)
         if gradient_clip is not None:
             checks.number("gradient_clip", gradient_clip, positive=True)
+        keep_freed_memory()
         self.posterior = posterior.train()
         self.fabric = fabric
         self.count = 0

@@ -13,16 +13,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from bbh.compiled import compiled, in_parts
+from bbh.compiled import Division, compiled, divided
 
 # The largest number of vectors, whose sums must fit in registers.
 _MOST = 16
 # Numbers of columns that are whole vectors of any processor.
 _LANES = 16
 _WIDEST = 512
-# Entries of a matrix that are worth a thread of their own: with fewer, starting threads takes as
-# long as they save.
-_ENTRIES_PER_PART = 2**22
+# Entries of a matrix that are worth a thread of their own.
+_ENTRIES_PER_PART = 2**16
 
 _CODE = """
 #include <algorithm>
@@ -45,9 +44,10 @@ static inline const Vector& at(const float* place) {
 
 // outputs[s, r] = features[s] . matrix[r] + bias[r]. Each lane of a vector has a draw of its own,
 // so that no sum goes across lanes.
-extern "C" void rows_product(const float* __restrict__ features, const float* __restrict__ matrix,
-                             const float* __restrict__ bias, float* __restrict__ outputs,
-                             int64_t rows, int64_t first, int64_t last) {
+static void rows_product_part(const float* __restrict__ features, const float* __restrict__ matrix,
+                              const float* __restrict__ bias, float* __restrict__ outputs,
+                              int64_t rows, Part part) {
+    const int64_t first = part.first, last = part.last;
     constexpr int WIDTH = (S + LANES - 1) / LANES * LANES, ROWS = 8;
     float transposed[COLUMNS][WIDTH] = {};
     for (int s = 0; s < S; s++)
@@ -69,11 +69,19 @@ extern "C" void rows_product(const float* __restrict__ features, const float* __
     }
 }
 
+extern "C" void rows_product(const float* features, const float* matrix, const float* bias,
+                             float* outputs, int64_t rows, int64_t parts, int64_t threads) {
+    in_parts(rows, parts, threads, [=](Part part) {
+        rows_product_part(features, matrix, bias, outputs, rows, part);
+    });
+}
+
 // outputs[s] = sum over rows of left[s, r] matrix[r]. Blocks of rows stay in the cache while groups
 // of columns are summed in registers. If there is a place for them, also the sums of left over s.
-extern "C" void columns_product(const float* __restrict__ left, const float* __restrict__ matrix,
-                                float* __restrict__ outputs, float* __restrict__ totals,
-                                int64_t rows, int64_t first, int64_t last) {
+static void columns_product_part(const float* __restrict__ left, const float* __restrict__ matrix,
+                                 float* __restrict__ outputs, float* __restrict__ totals,
+                                 int64_t rows, Part part) {
+    const int64_t first = part.first, last = part.last;
     constexpr int GROUP = SUMS / S > 2 ? (COLUMNS / LANES %% 4 ? 1 : 4) :
                           SUMS / S > 1 ? (COLUMNS / LANES %% 2 ? 1 : 2) : 1;
     constexpr int64_t BLOCK = 8192 / COLUMNS > 16 ? 8192 / COLUMNS : 16;
@@ -100,9 +108,18 @@ extern "C" void columns_product(const float* __restrict__ left, const float* __r
     }
 }
 
+// Every part has outputs of its own.
+extern "C" void columns_product(const float* left, const float* matrix, float* outputs,
+                                float* totals, int64_t rows, int64_t parts, int64_t threads) {
+    in_parts(rows, parts, threads, [=](Part part) {
+        columns_product_part(left, matrix, outputs + part.number * S * COLUMNS, totals, rows, part);
+    });
+}
+
 // products[s, t] = left[s] . left[t], summed in registers for a few pairs of draws at a time.
-extern "C" void gram(const float* __restrict__ left, float* __restrict__ products, int64_t rows,
-                     int64_t first, int64_t last) {
+static void gram_part(const float* __restrict__ left, float* __restrict__ products, int64_t rows,
+                      Part part) {
+    const int64_t first = part.first, last = part.last;
     constexpr int TILE = 4;
     constexpr int64_t BLOCK = 8192 / S / LANES * LANES;
     for (int i = 0; i < S * S; i++) products[i] = 0;
@@ -135,16 +152,23 @@ extern "C" void gram(const float* __restrict__ left, float* __restrict__ product
         for (int t = 0; t < s; t++) products[s * S + t] = products[t * S + s];
 }
 
+// Every part has products of its own.
+extern "C" void gram(const float* left, float* products,
+                     int64_t rows, int64_t parts, int64_t threads) {
+    in_parts(rows, parts, threads, [=](Part part) {
+        gram_part(left, products + part.number * S * S, rows, part);
+    });
+}
+
 struct Adam {
     float rate, mean_share, decay, square_share, root, eps, shrink, pull;
 };
 
 // One step of Adam with the gradient of row r, the sum of left[s, r] right[s], as torch writes it.
-extern "C" void adam(float* __restrict__ weight, float* __restrict__ mean,
-                     float* __restrict__ square, const float* __restrict__ left,
-                     const float* __restrict__ right, int64_t rows, int64_t first, int64_t last,
-                     const Adam* settings) {
-    const Adam a = *settings;
+static void adam_part(float* __restrict__ weight, float* __restrict__ mean,
+                      float* __restrict__ square, const float* __restrict__ left,
+                      const float* __restrict__ right, const Adam a, int64_t rows, Part part) {
+    const int64_t first = part.first, last = part.last;
     // Several rows at once: a loop over the few entries of a narrow row is not computed in vectors.
     constexpr int ROWS = COLUMNS < 128 ? 128 / COLUMNS : 1;
     for (int64_t r = first; r < last; r += ROWS) {
@@ -172,6 +196,14 @@ extern "C" void adam(float* __restrict__ weight, float* __restrict__ mean,
             weights[i] = w - a.rate * m / (std::sqrt(v) / a.root + a.eps);
         }
     }
+}
+
+extern "C" void adam(float* weight, float* mean, float* square, const float* left,
+                     const float* right, const Adam* settings,
+                     int64_t rows, int64_t parts, int64_t threads) {
+    in_parts(rows, parts, threads, [=](Part part) {
+        adam_part(weight, mean, square, left, right, *settings, rows, part);
+    });
 }
 """
 
@@ -222,11 +254,7 @@ class Loops:
         bias = features.new_zeros(rows) if bias is None else bias.to(features).contiguous()
         outputs = features.new_empty(len(features), rows)
         places = [one.data_ptr() for one in (features, matrix, bias, outputs)]
-
-        def product(first: int, last: int) -> None:
-            self.library.rows_product(*places, rows, first, last)
-
-        self._in_parts(product, matrix)
+        self.library.rows_product(*places, *_division(matrix))
         return outputs
 
     def columns_product(
@@ -243,28 +271,22 @@ class Loops:
         return self._columns_product(left.contiguous(), matrix, totals), totals
 
     def _columns_product(self, left: Tensor, matrix: Tensor, totals: Tensor | None) -> Tensor:
+        division = _division(matrix)
+        sums = left.new_empty(division.parts, len(left), matrix.shape[1])
         place = None if totals is None else totals.data_ptr()
-
-        def product(first: int, last: int) -> Tensor:
-            sums = left.new_empty(len(left), matrix.shape[1])
-            places = [left.data_ptr(), matrix.data_ptr(), sums.data_ptr(), place]
-            self.library.columns_product(*places, len(matrix), first, last)
-            return sums
-
-        return _sum(self._in_parts(product, matrix))
+        places = [left.data_ptr(), matrix.data_ptr(), sums.data_ptr(), place]
+        self.library.columns_product(*places, *division)
+        return sums.sum(0)
 
     def gram(
         self, left: Float[Tensor, "S rows"], matrix: Float[Tensor, "rows columns"]
     ) -> Float[Tensor, "S S"]:
         """left @ leftᵀ, for the left factor of a gradient of this matrix."""
         left = left.contiguous()
-
-        def product(first: int, last: int) -> Tensor:
-            products = left.new_empty(len(left), len(left))
-            self.library.gram(left.data_ptr(), products.data_ptr(), len(matrix), first, last)
-            return products
-
-        return _sum(self._in_parts(product, matrix))
+        division = _division(matrix)
+        products = left.new_empty(division.parts, len(left), len(left))
+        self.library.gram(left.data_ptr(), products.data_ptr(), *division)
+        return products.sum(0)
 
     def adam_(
         self,
@@ -279,19 +301,11 @@ class Loops:
         tensors = (weight, exp_avg, exp_avg_sq, left.contiguous(), right.contiguous())
         places = [one.data_ptr() for one in tensors]
         settings = (ctypes.c_float * len(numbers))(*numbers)
-
-        def update(first: int, last: int) -> None:
-            self.library.adam(*places, len(weight), first, last, settings)
-
-        self._in_parts(update, weight)
-
-    @staticmethod
-    def _in_parts(run: Any, matrix: Tensor) -> list[Any]:
-        return in_parts(run, len(matrix), max(1, _ENTRIES_PER_PART // matrix.shape[1]))
+        self.library.adam(*places, settings, *_division(weight))
 
 
-def _sum(parts: list[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
+def _division(matrix: Tensor) -> Division:
+    return divided(len(matrix), max(1, _ENTRIES_PER_PART // matrix.shape[1]))
 
 
 def loops_for(vectors: Tensor, *matrices: Tensor) -> Loops | None:
@@ -323,7 +337,7 @@ def _loops(samples: int, columns: int) -> Loops | None:
     library.rows_product.argtypes = [*[place] * 4, *[number] * 3]
     library.columns_product.argtypes = [*[place] * 4, *[number] * 3]
     library.gram.argtypes = [*[place] * 2, *[number] * 3]
-    library.adam.argtypes = [*[place] * 5, *[number] * 3, place]
+    library.adam.argtypes = [*[place] * 6, *[number] * 3]
     for loop in (library.rows_product, library.columns_product, library.gram, library.adam):
         loop.restype = None
     return Loops(library)
