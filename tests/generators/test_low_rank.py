@@ -100,6 +100,21 @@ def test_weights_start_around_the_networks_own_with_the_asked_spread():
         assert spread.pow(2).mean().sqrt().item() == pytest.approx(scale, rel=0.35)
 
 
+def test_a_few_steps_of_adam_change_the_spread_of_weights():
+    torch.manual_seed(3)
+    values = {"kernel": torch.randn(30, 20), "bias": torch.randn(30)}
+    generator = LowRank().build(values, GaussianNoise(4))
+    noise = torch.randn(500, len(values), 4)
+    before = {name: draws.std(0).mean() for name, draws in generator(noise).items()}
+    optimizer = torch.optim.Adam(generator.parameters(), lr=1e-3)
+    for _ in range(50):
+        optimizer.zero_grad()
+        sum(draws.var(0).sum() for draws in generator(noise).values()).backward()  # type: ignore[union-attr]
+        optimizer.step()
+    for name, draws in generator(noise).items():
+        assert draws.std(0).mean() < 0.7 * before[name]
+
+
 def test_noise_moves_only_its_own_tensor():
     generator = LowRank().build(values_of(ODD_SHAPES), GaussianNoise(2))
     noise = torch.randn(1, len(ODD_SHAPES), 2)

@@ -15,6 +15,11 @@ from bbh.generators.trunk import Trunk
 from bbh.noise import GaussianNoise
 from bbh.samples import Params, Shapes, TensorTable, size
 
+# Size of the entries of u and v at the start. A step of the optimiser changes every entry by about
+# the learning rate, so smaller entries mean that training changes the spread of weights faster.
+# With ±1 it stays too close to where it starts.
+_ENTRIES = 0.25
+
 
 @dataclass(frozen=True)
 class LowRank(Generator):
@@ -89,14 +94,18 @@ class LowRankKernels(GeneratorModule):
         self.trunk = trunk
         self.rank = rank = trunk.outputs[0]
         self.means = TensorTable(values, trainable=True)
-        # Entries ±1 give all weights of a tensor about the same spread at the start. The size of
-        # that spread is a fixed factor: a step of the optimiser changes it by a small part.
-        self.left = TensorTable({n: _signs(v, 0, rank) for n, v in values.items()}, trainable=True)
+        # Entries that differ in sign only give all weights of a tensor about the same spread at
+        # the start; a fixed factor of the coefficients makes it the one that is asked for.
+        self.left = TensorTable({n: _start(v, 0, rank) for n, v in values.items()}, trainable=True)
         self.right = TensorTable(
-            {n: _signs(v, 1, rank) for n, v in values.items() if len(_sides(v.shape)) > 1},
+            {n: _start(v, 1, rank) for n, v in values.items() if len(_sides(v.shape)) > 1},
             trainable=True,
         )
-        gain = next(iter(values.values())).new_tensor(scales) / math.sqrt(rank)
+        gains = [
+            scale / math.sqrt(rank) / _ENTRIES ** len(_sides(value.shape))
+            for scale, value in zip(scales, values.values(), strict=True)
+        ]
+        gain = next(iter(values.values())).new_tensor(gains)
         self.register_buffer("gain", gain.repeat_interleave(rank))
 
     gain: Tensor
@@ -123,6 +132,6 @@ class LowRankKernels(GeneratorModule):
         return weights
 
 
-def _signs(value: Tensor, side: int, rank: int) -> Tensor:
+def _start(value: Tensor, side: int, rank: int) -> Tensor:
     length = _sides(value.shape)[side]
-    return (torch.randint(2, (length, rank)) * 2 - 1).to(value)
+    return ((torch.randint(2, (length, rank)) * 2 - 1) * _ENTRIES).to(value)
