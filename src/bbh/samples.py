@@ -5,7 +5,7 @@ Nothing in the library writes weights into a network; weights are passed to it a
 
 import math
 from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
@@ -324,9 +324,9 @@ class TensorTable(nn.Module):
 
     def __init__(self, tensors: Mapping[str, Tensor], *, trainable: bool, persistent: bool = True):
         super().__init__()
-        self._names = tuple(tensors)
+        self._keys = {name: name.replace(".", "/") for name in tensors}
         for name, value in tensors.items():
-            key = name.replace(".", "/")
+            key = self._keys[name]
             if trainable:
                 self.register_parameter(key, nn.Parameter(value))
             else:
@@ -334,14 +334,15 @@ class TensorTable(nn.Module):
 
     def replace(self, name: str, value: Tensor) -> None:
         """Puts another tensor in the place of a buffer."""
-        self._buffers[name.replace(".", "/")] = value
+        self._buffers[self._keys[name]] = value
 
     def forward(self) -> Params:
         """The tensors under their own names."""
-        return {name: self[name] for name in self}
+        held = cast(Params, self._parameters or self._buffers)
+        return {name: held[key] for name, key in self._keys.items()}
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
+        return iter(self._keys)
 
     def __getitem__(self, name: str) -> Tensor:
-        return getattr(self, name.replace(".", "/"))
+        return getattr(self, self._keys[name])
