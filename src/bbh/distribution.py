@@ -32,11 +32,14 @@ class TrainingDefaults:
         annealing: Share of the epochs, at the start, in which the weight of the complexity rises
             from 0 to 1.
         cooling: Share of the epochs, at the end, in which the learning rate falls to nearly 0.
+        data_per_weight: The number of examples for each weight from which on the complexity has
+            its full weight. With fewer, the temperature falls with the square root of the number.
     """
 
     learning_rate: float = 1e-3
     annealing: float = 0.0
     cooling: float = 0.0
+    data_per_weight: float = 0.0
 
 
 class WeightDistribution(nn.Module, ABC):

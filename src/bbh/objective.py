@@ -7,6 +7,7 @@ in nats over all weights, N is the size of the training set. With β = temperatu
 negative evidence lower bound divided by N, whatever the batch size.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +17,7 @@ from bbh import checks
 from bbh.batches import Batch, as_batch
 from bbh.execution import Execution, Fork
 from bbh.posterior import AdversarialTraining, Posterior
-from bbh.samples import Samples
+from bbh.samples import Samples, size
 
 
 class FreeEnergy(NamedTuple):
@@ -34,7 +35,7 @@ def free_energy(
     *,
     num_data: int,
     beta: float | Tensor = 1.0,
-    temperature: float = 1.0,
+    temperature: float | None = 1.0,
     num_samples: int | None = None,
     likelihood_samples: int | None = None,
     execution: Execution | None = None,
@@ -47,7 +48,8 @@ def free_energy(
         num_data: N, the number of examples in the whole training set, not in the batch.
         beta: Weight β of the complexity, which ``fit`` can anneal.
         temperature: Constant factor on the complexity, equivalent to raising the likelihood to the
-            power of 1/temperature. Below one the posterior is "cold".
+            power of 1/temperature. Below one the posterior is "cold". None takes what ``fit``
+            takes, see ``own_temperature``.
         num_samples: The number of weight draws; None takes the method's own number.
         likelihood_samples: How many of these draws enter the likelihood; None takes the method's
             own number. (The paper's code uses one of five.)
@@ -62,6 +64,8 @@ def free_energy(
     )
     if not isinstance(beta, Tensor):
         checks.number("beta", beta)
+    if temperature is None:
+        temperature = own_temperature(posterior, num_data)
     weights = posterior.weights
     samples = posterior.sample(num_samples or weights.draws_per_step(likelihood_samples))
     used = samples
@@ -75,6 +79,26 @@ def free_energy(
     auxiliary = nll.new_zeros(()) + cost.auxiliary
     total = nll + temperature * beta / num_data * cost.complexity + auxiliary
     return FreeEnergy(total, nll, cost.complexity, auxiliary)
+
+
+def own_temperature(posterior: Posterior[Any], num_data: int) -> float:
+    """The temperature that ``fit`` takes if it is given none: 1, or less where data are few.
+
+    A posterior of far more weights than examples mostly follows its prior, and then predicts worse
+    than a single network. Bayes by Hypernet takes min(1, 2√(N/D)) for N examples and D weights that
+    are Bayesian, unless its prior was learned from other data: what that says must not lose weight.
+    All other methods take 1.
+
+    Args:
+        posterior: The posterior to train.
+        num_data: N, the number of training examples.
+    """
+    weights = posterior.weights
+    enough = weights.training_defaults.data_per_weight * size(weights.random_shapes())
+    if num_data >= enough or posterior.prior.is_learned:
+        return 1.0
+    # Two digits are as much as is known of it.
+    return float(f"{math.sqrt(num_data / enough):.2g}")
 
 
 def auxiliary_loss(posterior: Posterior[Any], num_samples: int | None = None) -> Tensor:
@@ -94,13 +118,14 @@ def check_settings(
     posterior: Posterior[Any],
     *,
     num_data: int,
-    temperature: float,
+    temperature: float | None,
     num_samples: int | None,
     likelihood_samples: int | None,
 ) -> None:
     """Raises for settings of ``free_energy`` that cannot work."""
     checks.whole("num_data", num_data, 1, "give the number of training examples")
-    checks.number("temperature", temperature)
+    if temperature is not None:
+        checks.number("temperature", temperature)
     if num_samples is not None:
         checks.whole("num_samples", num_samples, 1, "draw at least one, or None")
     turns = posterior.weights.turns

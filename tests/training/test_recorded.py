@@ -265,11 +265,11 @@ def test_an_update_that_would_overflow_is_named_and_not_made(recorded):
 
 
 def test_resumes_without_graphs_what_was_written_with_them(recorded, tmp_path):
-    inputs = torch.randn(20, 4)
+    inputs = torch.randn(20, 4, dtype=torch.float64)
 
     def train(name, graphs_in_first, **settings):
         torch.manual_seed(0)
-        posterior = bbh.methods.bayes_by_hypernet(mlp(), bbh.likelihoods.Categorical())
+        posterior = bbh.methods.bayes_by_hypernet(mlp().double(), bbh.likelihoods.Categorical())
         path = tmp_path / name
         fit(posterior, loader(inputs), graphs_in_first, epochs=2, checkpoint=path, **settings)
         torch.manual_seed(5)
@@ -286,7 +286,7 @@ def test_resumes_without_graphs_what_was_written_with_them(recorded, tmp_path):
 
     first, second = train("a", True), train("b", False)
     for name, value in first.items():
-        torch.testing.assert_close(value, second[name], rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(value, second[name], rtol=1e-7, atol=1e-8)
 
 
 def test_what_cannot_be_recorded_runs_as_usual(monkeypatch):

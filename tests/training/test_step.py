@@ -76,7 +76,7 @@ def test_terms_are_those_of_the_objective():
     posterior = METHODS["bayes_by_hypernet"](mlp(), Categorical())
     batch = next(iter(batches()))
     torch.manual_seed(1)
-    energy = bbh.free_energy(posterior, batch, num_data=12, beta=0.5)
+    energy = bbh.free_energy(posterior, batch, num_data=12, beta=0.5, temperature=None)
     step = bbh.TrainingStep(posterior, torch.optim.SGD(posterior.parameters(), 0.1), num_data=12)
     torch.manual_seed(1)
     terms = step(batch, beta=0.5)

@@ -49,7 +49,8 @@ class BayesianTrainer(Trainer):
         num_data: N, the number of training examples; None takes the length of ``train_dataset``.
         beta: Weight of the complexity: a number or a schedule, see ``bbh.fit``; None takes the
             method's own.
-        temperature: Constant factor on the complexity.
+        temperature: Constant factor on the complexity; None takes the method's own, see
+            ``bbh.fit``.
         num_samples: The number of weight draws per step; None takes the method's own number.
         likelihood_samples: How many of these draws enter the likelihood; None takes the method's
             own number.
@@ -65,7 +66,7 @@ class BayesianTrainer(Trainer):
         *,
         num_data: int | None = None,
         beta: float | Schedule | None = None,
-        temperature: float = 1.0,
+        temperature: float | None = None,
         num_samples: int | None = None,
         likelihood_samples: int | None = None,
         prediction_samples: int = 100,

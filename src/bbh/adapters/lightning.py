@@ -14,7 +14,13 @@ from bbh.adapters import lightning_checkpoints
 from bbh.adapters.evaluating import EvaluationPass
 from bbh.annealing import Schedule
 from bbh.batches import Batch, Inputs, as_batch, count, inputs_of, move, num_data_of
-from bbh.objective import FreeEnergy, auxiliary_loss, check_settings, free_energy
+from bbh.objective import (
+    FreeEnergy,
+    auxiliary_loss,
+    check_settings,
+    free_energy,
+    own_temperature,
+)
 from bbh.posterior import Posterior
 from bbh.prediction import predict
 from bbh.predictive import Predictive
@@ -89,7 +95,8 @@ class LightningPosterior(LightningModule):
         learning_rate: Learning rate of Adam; None takes the method's own.
         beta: Weight of the complexity: a number or a schedule, see ``bbh.fit``; None takes the
             method's own.
-        temperature: Constant factor on the complexity.
+        temperature: Constant factor on the complexity; None takes the method's own, see
+            ``bbh.fit``.
         num_samples: The number of weight draws per step; None takes the method's own number.
         likelihood_samples: How many of these draws enter the likelihood; None takes the method's
             own number.
@@ -105,7 +112,7 @@ class LightningPosterior(LightningModule):
         num_data: int | None = None,
         learning_rate: float | None = None,
         beta: float | Schedule | None = None,
-        temperature: float = 1.0,
+        temperature: float | None = None,
         num_samples: int | None = None,
         likelihood_samples: int | None = None,
         validation_samples: int = 10,
@@ -171,6 +178,8 @@ class LightningPosterior(LightningModule):
         loader: Any = self.trainer.train_dataloader
         if self.num_data is None:
             self.num_data = num_data_of(loader)
+        if self._settings["temperature"] is None:
+            self._settings["temperature"] = own_temperature(self.posterior, self.num_data)
         defaults = self.posterior.weights.training_defaults
         beta = default_beta(defaults, self._epochs()) if self.beta is None else self.beta
         self._schedule = as_schedule(beta)

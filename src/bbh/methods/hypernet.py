@@ -99,8 +99,11 @@ class Implicit(WeightDistribution):
     """
 
     # Chosen on validation parts of eight UCI sets, of diabetes, Friedman's problem and digits.
-    # These sweeps are not on record.
-    training_defaults = TrainingDefaults(learning_rate=3e-3, annealing=0.3, cooling=1 / 3)
+    # These sweeps are not on record, but for those of the data for each weight: see
+    # docs/temperature.md.
+    training_defaults = TrainingDefaults(
+        learning_rate=3e-3, annealing=0.3, cooling=1 / 3, data_per_weight=0.25
+    )
 
     def __init__(
         self,

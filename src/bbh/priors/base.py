@@ -24,9 +24,12 @@ class Prior(ABC):
 
     Attributes:
         has_density: Whether ``log_prob`` works; otherwise the prior is known only by samples.
+        is_learned: Whether it says what other data have taught, such as an earlier posterior or a
+            trained network. ``fit`` then gives it its full weight unless told otherwise.
     """
 
     has_density: bool = True
+    is_learned: bool = False
 
     @abstractmethod
     def sample_like(

@@ -82,6 +82,8 @@ class Centred(Prior):
         prior: Distribution of the distance from these weights.
     """
 
+    is_learned = True
+
     values: Mapping[str, Tensor]
     prior: Prior
     # Copies of the values in one row, for each device and type that asked for them: a training

@@ -33,6 +33,8 @@ class DiagonalNormal(RowPrior):
         scales: Standard deviations, in the same shapes.
     """
 
+    is_learned = True
+
     locs: Mapping[str, Tensor]
     scales: Mapping[str, Tensor]
     # Locs and scales in one row, for each device and type that asked for them: a training step

@@ -22,6 +22,7 @@ class Sampled(Prior):
 
     sampler: Callable[[int], Mapping[str, Tensor]]
     has_density = False
+    is_learned = True
 
     @staticmethod
     def of(posterior: nn.Module) -> "Sampled":

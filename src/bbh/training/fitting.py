@@ -19,6 +19,7 @@ from bbh.files import WriteError, remove_leftovers
 from bbh.posterior import Posterior
 from bbh.prediction import evaluate
 from bbh.processes import gathered
+from bbh.samples import size
 from bbh.training import checkpoints
 from bbh.training.arguments import as_schedule, check_arguments
 from bbh.training.comparing import Comparing
@@ -57,7 +58,7 @@ def fit(
     scheduler: MakeScheduler | None = None,
     schedule_each_step: bool = False,
     beta: float | Schedule | None = None,
-    temperature: float = 1.0,
+    temperature: float | None = None,
     num_samples: int | None = None,
     likelihood_samples: int | None = None,
     gradient_clip: float | None = None,
@@ -94,7 +95,10 @@ def fit(
             ``Cosine`` or any function of the (fractional) epoch. None takes the method's own: for
             Bayes by Hypernet it rises from 0 to 1 over the first 30 % of the epochs, for all others
             it is 1.
-        temperature: Constant factor on the complexity.
+        temperature: Constant factor on the complexity: with 1 the objective is the evidence lower
+            bound. None takes the method's own. That of Bayes by Hypernet is 1 if there is at least
+            one example for every four Bayesian weights, else 2√(examples/weights); a line says so.
+            That of all others is 1.
         num_samples: The number of weight draws per step; None takes the method's own number.
         likelihood_samples: How many of these draws enter the likelihood; None takes the method's
             own number: five of ten for Bayes by Hypernet, all for all others.
@@ -219,6 +223,8 @@ def fit(
         enabled = compare and fabric.is_global_zero
         comparing = Comparing(posterior, validated=validation is not None, enabled=enabled)
         with make_display(visible, epochs, steps_per_epoch, log_dir) as show:
+            if temperature is None and step.settings["temperature"] < 1:
+                show.note(_about_temperature(step))
             with waiting_signals(checkpoint is not None) as interruption:
                 while len(run.records) < epochs and not run.out_of_patience():
                     started = time.perf_counter()
@@ -256,6 +262,14 @@ def fit(
             if history.comparison is not None:
                 show.note(str(history.comparison))
     return history
+
+
+def _about_temperature(step: TrainingStep) -> str:
+    weights, data = size(step.posterior.weights.random_shapes()), step.settings["num_data"]
+    return (
+        f"temperature {step.settings['temperature']:g}, since there are {weights:,} weights for "
+        f"{data:,} examples; temperature=1 trains by the evidence lower bound"
+    )
 
 
 def _resumed(run: TrainingRun, checkpoint: Checkpoint, order: Order, fabric: Fabric) -> bool:

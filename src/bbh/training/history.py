@@ -47,11 +47,18 @@ class History(Sequence[EpochRecord]):
         best_epoch: The epoch whose state was restored at the end, if any.
         comparison: How the posterior compares with a constant prediction and with the network it
             started from; None if ``fit`` was told not to compare or trained no epoch.
+        temperature: The factor on the complexity that training had.
     """
 
-    def __init__(self, records: Sequence[EpochRecord] = (), best_epoch: int | None = None):
+    def __init__(
+        self,
+        records: Sequence[EpochRecord] = (),
+        best_epoch: int | None = None,
+        temperature: float = 1.0,
+    ):
         self.records = list(records)
         self.best_epoch = best_epoch
+        self.temperature = temperature
         self.comparison: Comparison | None = None
 
     def __len__(self) -> int:
@@ -81,6 +88,7 @@ class History(Sequence[EpochRecord]):
         """Writes the records and the comparison as JSON."""
         content = {
             "best_epoch": self.best_epoch,
+            "temperature": self.temperature,
             "comparison": self.comparison and asdict(self.comparison),
             "epochs": self.to_dicts(),
         }

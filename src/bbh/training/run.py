@@ -148,7 +148,7 @@ class TrainingRun:
                     parameter.copy_(mean)
         self.step.whole_again()
         self.posterior.eval()
-        return History(self.records, self.best_epoch)
+        return History(self.records, self.best_epoch, self.step.settings["temperature"])
 
     def state(self, order: Order) -> dict[str, Any]:
         """Everything that is needed to resume this run, for a checkpoint.

@@ -16,7 +16,13 @@ from bbh.execution import Execution
 from bbh.generators.factored.gradients import clip_, stop_collecting, total_norm
 from bbh.generators.factored.optimizer import FactoredOptimizer
 from bbh.memory import keep_freed_memory
-from bbh.objective import FreeEnergy, auxiliary_loss, check_settings, free_energy
+from bbh.objective import (
+    FreeEnergy,
+    auxiliary_loss,
+    check_settings,
+    free_energy,
+    own_temperature,
+)
 from bbh.posterior import Posterior
 from bbh.processes import averaged, share_frozen
 from bbh.threads import Work, threads_for
@@ -51,7 +57,8 @@ class TrainingStep:
             them. With a ``sharded_strategy`` it must be a function, since the parameters are
             replaced by shards.
         num_data: N, the number of examples in the whole training set, not in the batch.
-        temperature: Constant factor on the complexity, see ``free_energy``.
+        temperature: Constant factor on the complexity; None takes the method's own for so many
+            weights and data, see ``fit``.
         num_samples: The number of weight draws; None takes the method's own number.
         likelihood_samples: How many of these draws enter the likelihood; None takes the method's
             own number.
@@ -74,7 +81,7 @@ class TrainingStep:
         optimizer: Any,
         *,
         num_data: int,
-        temperature: float = 1.0,
+        temperature: float | None = None,
         num_samples: int | None = None,
         likelihood_samples: int | None = None,
         gradient_clip: float | None = None,
@@ -88,6 +95,8 @@ class TrainingStep:
             "likelihood_samples": likelihood_samples,
         }
         check_settings(posterior, **self.settings)
+        if temperature is None:
+            self.settings["temperature"] = own_temperature(posterior, num_data)
         if gradient_clip is not None:
             checks.number("gradient_clip", gradient_clip, positive=True)
         keep_freed_memory()

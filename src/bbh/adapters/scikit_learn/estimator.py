@@ -27,6 +27,7 @@ from bbh.adapters.scikit_learn.networks import (
 from bbh.adapters.scikit_learn.rows import Rows, learn_scaling, merge_equal_rows
 from bbh.adapters.scikit_learn.storing import Method, as_method, from_bytes, to_bytes
 from bbh.likelihoods import Likelihood
+from bbh.objective import own_temperature
 from bbh.posterior import Posterior
 from bbh.prediction import predict
 from bbh.prediction.draws import seeded
@@ -65,7 +66,7 @@ class BayesianEstimator(BaseEstimator):
         batch_size: Rows per training step. None takes 100, or all if there are fewer.
         learning_rate: Learning rate of Adam; None takes the method's own.
         temperature: Constant factor on the complexity: below 1 the posterior is narrower than the
-            Bayesian one.
+            Bayesian one. None takes the method's own for so many weights and rows, see ``bbh.fit``.
         num_samples: The number of weight draws that predictions are averaged over.
         fit_arguments: Further arguments of ``bbh.fit`` by name.
         random_state: Seed of everything random: initial weights, batches, draws. Whatever it is,
@@ -92,7 +93,7 @@ class BayesianEstimator(BaseEstimator):
         epochs: int | None = None,
         batch_size: int | None = None,
         learning_rate: float | None = None,
-        temperature: float = 1.0,
+        temperature: float | None = None,
         num_samples: int = 100,
         fit_arguments: Mapping[str, Any] | None = None,
         random_state: Any = None,
@@ -180,9 +181,11 @@ class BayesianEstimator(BaseEstimator):
                 others.append(torch.from_numpy(counts / counts.mean()).to(dtype))
             rows = Rows(table, self._scaling, dtype, others)
             check_outputs(posterior, rows.inputs([0, 0]), num_outputs)
+            temperature = self.temperature
+            if temperature is None:
+                temperature = own_temperature(posterior, round(float(counts.sum())))
             # The objective is a mean over different rows, and is to be one over all.
-            temperature = self.temperature / float(counts.mean())
-            self.history_ = self._fit(posterior, rows, temperature)
+            self.history_ = self._fit(posterior, rows, temperature / float(counts.mean()))
         self.posterior_ = posterior
 
     def _fit(self, posterior: Posterior[Any], rows: Rows, temperature: float) -> History:

@@ -43,6 +43,7 @@ class Uci(Problem):
         split: test, or validation for choosing settings: a fifth of the training part is then held
             out and measured on, and no test example is looked at.
         steps_per_epoch: Steps that count as an epoch; 0 for a 25th of the set's ``steps``.
+        units: Width of the hidden layer; 0 for the set's own number.
     """
 
     columns = (
@@ -53,6 +54,7 @@ class Uci(Problem):
     dataset: str = "boston"
     split: str = "test"
     steps_per_epoch: int = 0
+    units: int = 0
 
     @property
     def default_seeds(self) -> Sequence[int]:
@@ -62,9 +64,8 @@ class Uci(Problem):
     def make_network(self, dropout: float | None = None) -> nn.Module:
         """One hidden layer; it has no place for dropout layers."""
         known = UCI[self.dataset]
-        return nn.Sequential(
-            nn.Linear(known.num_inputs, known.hidden), nn.ReLU(), nn.Linear(known.hidden, 1)
-        )
+        units = self.units or known.hidden
+        return nn.Sequential(nn.Linear(known.num_inputs, units), nn.ReLU(), nn.Linear(units, 1))
 
     def likelihood(self) -> Likelihood[Any]:
         """A Gaussian whose noise is learned, with targets on their own scale."""
