@@ -80,7 +80,8 @@ STUDIES = (
     Study(
         name="digits-generators",
         title="Digits: architecture of the generator",
-        # The library's defaults, but for the number of epochs and the schedule's exact form.
+        # The library's defaults, but for the number of epochs, the schedule's exact form and the
+        # temperature, which is 1.
         presets={
             "defaults": {
                 row: Config(one, Digits(), _TRAINING).with_settings(

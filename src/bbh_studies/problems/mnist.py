@@ -157,7 +157,7 @@ _GENERATORS: Rows = {
     "sliced": _SHARED_1.with_settings(generator="sliced"),
     "layerwise": _SHARED_1,
 }
-# The library's defaults, but for the schedule's exact form.
+# The library's defaults, but for the schedule's exact form and the temperature, which is 1.
 _CHEAP_GENERATORS: Rows = {
     row: Config(one, _MNIST, Optimisation(epochs=20)).with_settings(
         **DEFAULT_TRAINING, anneal_end=6
