@@ -46,7 +46,8 @@ static inline float logarithm(float x) {
 """
 # All code begins with this: a loop calls ``in_parts`` with what there is to do for one part of its
 # range. With OpenMP it shares torch's threads, which need two microseconds to start. Others, for
-# compilers without it, need twenty.
+# compilers without it, need twenty. (As with torch itself, a process that was forked after these
+# threads were used has none, and must not ask for more than one.)
 _PARTS = """
 #include <cstdint>
 #ifndef _OPENMP

@@ -139,6 +139,10 @@ class WeightDistribution(nn.Module, ABC):
         """The parameters whose draws differ; all others are point estimates by design."""
         return self.shapes
 
+    def bayesian_shapes(self) -> Shapes:
+        """The parameters that have a distribution, not only different values in a few members."""
+        return self.random_shapes()
+
     def noise_groups(self) -> dict[tuple[str, ...], int]:
         """Generated parameters that share one noise vector, and the dimension of that vector."""
         return {}

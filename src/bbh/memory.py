@@ -47,7 +47,7 @@ def _unfused_attention() -> Generator[None]:
 
 @functools.cache
 def keep_freed_memory() -> None:
-    """Lets the process keep up to 64 MiB of freed memory, and use it again.
+    """Lets the process keep freed memory, usually up to 64 MiB of it, and use it again.
 
     Every training step, and every part of a prediction, allocates and frees the same tensors. The
     GNU C library returns freed memory to the system, which hands it out again page by page, each

@@ -81,7 +81,7 @@ def free_energy(
     return FreeEnergy(total, nll, cost.complexity, auxiliary)
 
 
-def own_temperature(posterior: Posterior[Any], num_data: int) -> float:
+def own_temperature(posterior: Posterior[Any], num_data: float) -> float:
     """The temperature that ``fit`` takes if it is given none: 1, or less where data are few.
 
     A posterior of far more weights than examples mostly follows its prior, and then predicts worse
@@ -91,10 +91,10 @@ def own_temperature(posterior: Posterior[Any], num_data: int) -> float:
 
     Args:
         posterior: The posterior to train.
-        num_data: N, the number of training examples.
+        num_data: N, the number of training examples, or the sum of their weights.
     """
     weights = posterior.weights
-    enough = weights.training_defaults.data_per_weight * size(weights.random_shapes())
+    enough = weights.training_defaults.data_per_weight * size(weights.bayesian_shapes())
     if num_data >= enough or posterior.prior.is_learned:
         return 1.0
     # Two digits are as much as is known of it.

@@ -20,6 +20,12 @@ def network(width: int = 40) -> nn.Sequential:
     return nn.Sequential(nn.Linear(4, width), nn.Tanh(), nn.Linear(width, 3))
 
 
+class FromElsewhere(bbh.priors.Normal):
+    """A prior that says what other data have taught."""
+
+    is_learned = True
+
+
 NUM_WEIGHTS = sum(one.numel() for one in network().parameters())  # 323
 
 
@@ -66,17 +72,26 @@ def test_members_of_a_mixture_count_once():
     assert own_temperature(mixed, 20) == 0.5
 
 
+def test_points_of_a_mixtures_members_do_not_count():
+    mixed = methods.mixture(
+        network(), Categorical(), method=methods.bayes_by_hypernet, num_members=2, bayesian="2"
+    )
+    assert own_temperature(mixed, 31) == 1
+
+
 def test_what_was_learned_before_keeps_its_weight():
     first = methods.bayes_by_hypernet(network(), Categorical())
+    learned = bbh.priors.DiagonalNormal.of(first)
     values = {name: value.detach() for name, value in network().named_parameters()}
     for prior in (
-        bbh.priors.DiagonalNormal.of(first),
+        learned,
+        bbh.priors.PerLayer({"0.*": FromElsewhere(0.1)}),
         bbh.priors.Sampled.of(first),
         bbh.priors.Centred(values, bbh.priors.Normal(0.1)),
     ):
         later = methods.bayes_by_hypernet(network(), Categorical(), prior)
         assert own_temperature(later, 3) == 1
-    assert own_temperature(first.with_prior(bbh.priors.DiagonalNormal.of(first)), 3) == 1
+    assert own_temperature(first.with_prior(learned), 3) == 1
 
 
 def test_fit_takes_it_and_says_so(capsys):
@@ -107,7 +122,6 @@ def test_every_way_to_train_takes_the_same():
 
 
 def test_scikit_learn_counts_equal_rows():
-    pytest.importorskip("sklearn")
     rows, labels = torch.randn(10, 4).numpy(), torch.arange(10).numpy() % 3
     settings = {"hidden_layer_sizes": (40,), "epochs": 1, "random_state": 0}
     once = bbh.adapters.BayesianClassifier(**settings).fit(rows, labels)
@@ -117,6 +131,14 @@ def test_scikit_learn_counts_equal_rows():
         rows.repeat(2, axis=0), labels.repeat(2)
     )
     assert twice.history_.temperature == 0.5 / 2
+
+
+def test_scikit_learn_takes_small_weights_for_what_they_are():
+    rows, labels = torch.randn(10, 4).numpy(), torch.arange(10).numpy() % 3
+    light = bbh.adapters.BayesianClassifier(hidden_layer_sizes=(40,), epochs=1, random_state=0)
+    light.fit(rows, labels, sample_weight=torch.full((10,), 0.02).numpy())
+    # Rows that count for 0.2 examples together: 2 * sqrt(0.2 / 323), over the mean weight.
+    assert light.history_.temperature == pytest.approx(0.05 / 0.02)
 
 
 @pytest.mark.slow

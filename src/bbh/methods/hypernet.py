@@ -150,7 +150,7 @@ class Implicit(WeightDistribution):
             # If all tensors move with one vector, they add up.
             return {"gram": by_vector.sum(1, keepdim=True) if self.noise.shared else by_vector}
 
-        return Samples(weights, later=gram)
+        return Samples(weights, latents={"noise": noise, "inputs": inputs}, later=gram)
 
     def draws_per_step(self, likelihood_samples: int | None = None) -> int:
         """All enter the divergence; on lines none does, and those in the likelihood are enough."""

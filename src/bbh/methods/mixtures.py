@@ -194,6 +194,10 @@ class Mixture(WeightDistribution):
         """All tensors: those that are points in each member differ between members."""
         return self.shapes if len(self.members) > 1 else self._members()[0].random_shapes()
 
+    def bayesian_shapes(self) -> Shapes:
+        """Those of each member."""
+        return self._members()[0].bayesian_shapes()
+
     def noise_groups(self) -> dict[tuple[str, ...], int]:
         """None, since draws do not differ by their noise alone but also by their member."""
         return {} if len(self.members) > 1 else self._members()[0].noise_groups()

@@ -47,8 +47,9 @@ class Call(nn.Module):
             inputs: What the network is called with.
         """
         # ``strict`` and ``tie_weights`` would look for all names anew in every call.
-        if unknown := values.keys() - self._names:
-            raise KeyError(f"the network has no {sorted(unknown)}.")
+        if values.keys() != self._names:
+            wrong = sorted(values.keys() ^ self._names)
+            raise KeyError(f"the values lack some of the network's names or have others: {wrong}.")
         try:
             return functional_call(self, values, (inputs,), tie_weights=self._tied)
         finally:

@@ -30,6 +30,11 @@ class PerLayer(Prior):
     choices: Mapping[str, ElementwisePrior]
     default: ElementwisePrior = field(default_factory=Normal)
 
+    @property
+    def is_learned(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether one of the priors is."""
+        return any(one.is_learned for one in (*self.choices.values(), self.default))
+
     def of(self, name: str) -> ElementwisePrior:
         """The prior of the tensor called ``name``."""
         for pattern, prior in self.choices.items():

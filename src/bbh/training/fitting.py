@@ -265,7 +265,7 @@ def fit(
 
 
 def _about_temperature(step: TrainingStep) -> str:
-    weights, data = size(step.posterior.weights.random_shapes()), step.settings["num_data"]
+    weights, data = size(step.posterior.weights.bayesian_shapes()), step.settings["num_data"]
     return (
         f"temperature {step.settings['temperature']:g}, since there are {weights:,} weights for "
         f"{data:,} examples; temperature=1 trains by the evidence lower bound"

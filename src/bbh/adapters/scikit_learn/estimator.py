@@ -183,7 +183,7 @@ class BayesianEstimator(BaseEstimator):
             check_outputs(posterior, rows.inputs([0, 0]), num_outputs)
             temperature = self.temperature
             if temperature is None:
-                temperature = own_temperature(posterior, round(float(counts.sum())))
+                temperature = own_temperature(posterior, float(counts.sum()))
             # The objective is a mean over different rows, and is to be one over all.
             self.history_ = self._fit(posterior, rows, temperature / float(counts.mean()))
         self.posterior_ = posterior
