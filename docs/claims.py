@@ -20,7 +20,7 @@ _CLAIM = re.compile(r"<!--\s+claim:\s(.*?)\s-->", re.DOTALL)
 _COMMENT = re.compile(r"<!--\s+(?:claim:\s.*?|no\s+claim)\s+-->", re.DOTALL)
 # Here Markdown would end the paragraph.
 _AT_LINE_START = re.compile(r"(?<=[^\n]\n)\s*<!--\s+(?:claim:|no claim)")
-_TABLE = re.compile(r"<!-- (table|uci): .*?<!-- /\1 -->", re.DOTALL)
+_TABLE = re.compile(r"<!-- (table|pivot|uci): .*?<!-- /\1 -->", re.DOTALL)
 _CODE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 # Paragraphs, items of lists, and lines that are no prose: tables, headings, pictures.
 _BLOCK = re.compile(r"\n\s*\n|\n(?=[-*] )|\n(?=\|)")

@@ -6,8 +6,9 @@ and preset, or with ``<!-- table: toy corrected noise_scale=3 -->`` that of anot
 ``<!-- estimators: bias -->`` that table of the estimator card, after
 ``<!-- inspections: digits corrected mnf bbh -->`` what was seen in those rows' posteriors, after
 ``<!-- training: mnist-attacks corrected -->`` how long that study's runs trained, after
-``<!-- uci: defaults -->`` the tables of the UCI study, after ``<!-- faults: campaign -->`` what
-came of ``make test-faults``.
+``<!-- uci: defaults -->`` the tables of the UCI study, after
+``<!-- pivot: uci defaults nll units temperature dataset=boston split=validation -->`` one metric by
+two settings, after ``<!-- faults: campaign -->`` what came of ``make test-faults``.
 With ``--check`` nothing is written, and a file out of date is an error.
 """
 
@@ -19,10 +20,16 @@ from pathlib import Path
 from bbh.files import read_json
 from bbh_studies.bench.document_tables import bench_table, estimator_table
 from bbh_studies.record import FILE_NAME, Record
-from bbh_studies.report import inspection_table, markdown_table, training_table, uci_table
+from bbh_studies.report import (
+    inspection_table,
+    markdown_table,
+    pivot_table,
+    training_table,
+    uci_table,
+)
 
 ROOT = Path(__file__).parent.parent
-_KINDS = "table|bench|estimators|inspections|training|uci|faults"
+_KINDS = "table|pivot|bench|estimators|inspections|training|uci|faults"
 _BLOCK = re.compile(rf"(<!-- ({_KINDS}): (.+?) -->\n).*?(<!-- /\2 -->)", re.DOTALL)
 
 
@@ -49,6 +56,7 @@ def _filled(block: re.Match[str], records: list[Record], results: Path) -> str:
     start, kind, words, end = block.groups()
     make = {
         "table": partial(markdown_table, records),
+        "pivot": partial(pivot_table, records),
         "bench": partial(bench_table, records),
         "estimators": partial(estimator_table, records),
         "inspections": partial(inspection_table, results),

@@ -32,14 +32,11 @@ class TrainingDefaults:
         annealing: Share of the epochs, at the start, in which the weight of the complexity rises
             from 0 to 1.
         cooling: Share of the epochs, at the end, in which the learning rate falls to nearly 0.
-        data_per_weight: The number of examples for each weight from which on the complexity has
-            its full weight. With fewer, the temperature falls with the square root of the number.
     """
 
     learning_rate: float = 1e-3
     annealing: float = 0.0
     cooling: float = 0.0
-    data_per_weight: float = 0.0
 
 
 class WeightDistribution(nn.Module, ABC):
@@ -139,9 +136,10 @@ class WeightDistribution(nn.Module, ABC):
         """The parameters whose draws differ; all others are point estimates by design."""
         return self.shapes
 
-    def bayesian_shapes(self) -> Shapes:
-        """The parameters that have a distribution, not only different values in a few members."""
-        return self.random_shapes()
+    def own_temperature(self, num_data: float) -> float:
+        """The weight of the complexity that suits so many examples; 1: evidence lower bound."""
+        del num_data
+        return 1.0
 
     def noise_groups(self) -> dict[tuple[str, ...], int]:
         """Generated parameters that share one noise vector, and the dimension of that vector."""

@@ -7,7 +7,6 @@ in nats over all weights, N is the size of the training set. With β = temperatu
 negative evidence lower bound divided by N, whatever the batch size.
 """
 
-import math
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +16,7 @@ from bbh import checks
 from bbh.batches import Batch, as_batch
 from bbh.execution import Execution, Fork
 from bbh.posterior import AdversarialTraining, Posterior
-from bbh.samples import Samples, size
+from bbh.samples import Samples
 
 
 class FreeEnergy(NamedTuple):
@@ -82,23 +81,18 @@ def free_energy(
 
 
 def own_temperature(posterior: Posterior[Any], num_data: float) -> float:
-    """The temperature that ``fit`` takes if it is given none: 1, or less where data are few.
+    """The temperature that ``fit`` takes if it is given none.
 
-    A posterior of far more weights than examples mostly follows its prior, and then predicts worse
-    than a single network. Bayes by Hypernet takes min(1, 2√(N/D)) for N examples and D weights that
-    are Bayesian, unless its prior was learned from other data: what that says must not lose weight.
-    All other methods take 1.
+    It is 1, the evidence lower bound, for all methods but Bayes by Hypernet, whose complexity would
+    outweigh the data in a wide network: there it is min(1, max(N/D, 75/U)) for N examples, D
+    Bayesian weights and U units that have them. A prior that was learned from other data keeps its
+    full weight, since what it says must not get lost.
 
     Args:
         posterior: The posterior to train.
         num_data: N, the number of training examples, or the sum of their weights.
     """
-    weights = posterior.weights
-    enough = weights.training_defaults.data_per_weight * size(weights.bayesian_shapes())
-    if num_data >= enough or posterior.prior.is_learned:
-        return 1.0
-    # Two digits are as much as is known of it.
-    return float(f"{math.sqrt(num_data / enough):.2g}")
+    return 1.0 if posterior.prior.is_learned else posterior.weights.own_temperature(num_data)
 
 
 def auxiliary_loss(posterior: Posterior[Any], num_samples: int | None = None) -> Tensor:

@@ -1,7 +1,6 @@
-"""The temperature that ``fit`` takes by itself: 1, or 2√(N/D) where weights far outnumber data."""
+"""The temperature that ``fit`` takes by itself: 1, or less where a network is wide for its data."""
 
 import logging
-import math
 
 import pytest
 import torch
@@ -11,12 +10,13 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import bbh
 from bbh.likelihoods import Categorical
+from bbh.network import num_units
 from bbh.objective import own_temperature
 
 methods = bbh.methods
 
 
-def network(width: int = 40) -> nn.Sequential:
+def network(width: int = 400) -> nn.Sequential:
     return nn.Sequential(nn.Linear(4, width), nn.Tanh(), nn.Linear(width, 3))
 
 
@@ -26,7 +26,8 @@ class FromElsewhere(bbh.priors.Normal):
     is_learned = True
 
 
-NUM_WEIGHTS = sum(one.numel() for one in network().parameters())  # 323
+NUM_WEIGHTS = sum(one.numel() for one in network().parameters())  # 3,203
+WIDE = 0.19  # 75 over 403 units
 
 
 def loader(number: int = 20) -> DataLoader:
@@ -36,13 +37,34 @@ def loader(number: int = 20) -> DataLoader:
 
 @pytest.mark.parametrize(
     ("num_data", "expected"),
-    [(10**6, 1.0), (81, 1.0), (80, 1.0), (20, 0.5), (3, 0.19), (1, 0.11)],
+    [(10**6, 1.0), (NUM_WEIGHTS, 1.0), (1600, 0.5), (640, 0.2), (20, WIDE), (1, WIDE)],
 )
-def test_two_roots_of_data_for_each_weight(num_data, expected):
+def test_as_many_examples_as_weights_or_few_units(num_data, expected):
     posterior = methods.bayes_by_hypernet(network(), Categorical())
     assert own_temperature(posterior, num_data) == expected
-    exact = min(1.0, 2 * math.sqrt(num_data / NUM_WEIGHTS))
-    assert own_temperature(posterior, num_data) == pytest.approx(exact, rel=0.05)
+
+
+@pytest.mark.parametrize(("width", "expected"), [(1, 1.0), (72, 1.0), (73, 0.99), (7497, 0.01)])
+def test_narrow_networks_have_the_evidence_lower_bound(width, expected):
+    posterior = methods.bayes_by_hypernet(network(width), Categorical())
+    assert own_temperature(posterior, 1) == expected
+
+
+@pytest.mark.parametrize(
+    ("layer", "expected"),
+    [
+        (nn.Linear(7, 5, bias=False), 5),
+        (nn.Conv2d(4, 6, 3, groups=2), 6),
+        (nn.ConvTranspose1d(4, 6, 3, groups=2), 6),
+        (nn.Embedding(50, 3), 0),
+        (nn.GRU(3, 5), 2 * 3 * 5),
+        (nn.LayerNorm(9), 0),
+        (nn.utils.parametrizations.weight_norm(nn.Linear(7, 5)), 2 * 5),
+    ],
+    ids=str,
+)
+def test_units_are_what_sums_over_inputs(layer, expected):
+    assert num_units(layer, dict(layer.named_parameters())) == expected
 
 
 @pytest.mark.parametrize(
@@ -61,22 +83,23 @@ def test_other_methods_have_the_evidence_lower_bound(method):
 
 def test_only_weights_with_a_distribution_count():
     last = methods.bayes_by_hypernet(network(), Categorical(), bayesian="2")
-    assert own_temperature(last, 31) == 1  # 123 weights
-    assert own_temperature(last, 30) == 0.99
+    assert own_temperature(last, 1) == 1  # three units
+    first = methods.bayes_by_hypernet(network(), Categorical(), bayesian="0")
+    assert own_temperature(first, 1000) == 0.5  # 2,000 weights
 
 
 def test_members_of_a_mixture_count_once():
     mixed = methods.mixture(
         network(), Categorical(), method=methods.bayes_by_hypernet, num_members=3
     )
-    assert own_temperature(mixed, 20) == 0.5
+    assert own_temperature(mixed, 20) == WIDE
 
 
 def test_points_of_a_mixtures_members_do_not_count():
     mixed = methods.mixture(
         network(), Categorical(), method=methods.bayes_by_hypernet, num_members=2, bayesian="2"
     )
-    assert own_temperature(mixed, 31) == 1
+    assert own_temperature(mixed, 1) == 1
 
 
 def test_what_was_learned_before_keeps_its_weight():
@@ -97,10 +120,10 @@ def test_what_was_learned_before_keeps_its_weight():
 def test_fit_takes_it_and_says_so(capsys):
     posterior = methods.bayes_by_hypernet(network(), Categorical())
     history = bbh.fit(posterior, loader(), epochs=1, compare=False)
-    assert history.temperature == 0.5
+    assert history.temperature == WIDE
     shown = " ".join(capsys.readouterr().out.split())
-    assert "temperature 0.5, since there are 323 weights for 20 examples" in shown
-    bbh.fit(posterior, loader(), epochs=1, compare=False, temperature=0.5)
+    assert "temperature 0.19, since the network is wide for 20 examples" in shown
+    bbh.fit(posterior, loader(), epochs=1, compare=False, temperature=WIDE)
     assert "temperature" not in capsys.readouterr().out
     assert bbh.fit(posterior, loader(), epochs=1, progress=False, temperature=1).temperature == 1
 
@@ -117,28 +140,25 @@ def test_every_way_to_train_takes_the_same():
         )
         return step(next(iter(loader())))
 
-    assert energies(None) == energies(0.5)
+    assert energies(None) == energies(WIDE)
     assert energies(None)["total"] != energies(1.0)["total"]
 
 
 def test_scikit_learn_counts_equal_rows():
     rows, labels = torch.randn(10, 4).numpy(), torch.arange(10).numpy() % 3
-    settings = {"hidden_layer_sizes": (40,), "epochs": 1, "random_state": 0}
-    once = bbh.adapters.BayesianClassifier(**settings).fit(rows, labels)
-    assert once.history_.temperature == 0.35
+
+    def temperature(copies, weight=1.0):
+        wide = bbh.adapters.BayesianClassifier(hidden_layer_sizes=(80,), epochs=1, random_state=0)
+        weights = torch.full((10 * copies,), weight).numpy()
+        wide.fit(rows.repeat(copies, axis=0), labels.repeat(copies), sample_weight=weights)
+        return wide.history_.temperature
+
+    assert temperature(1) == 0.9  # 75 over 83 units
     # Two copies of all rows are 20 examples in steps over 10 different ones.
-    twice = bbh.adapters.BayesianClassifier(**settings).fit(
-        rows.repeat(2, axis=0), labels.repeat(2)
-    )
-    assert twice.history_.temperature == 0.5 / 2
-
-
-def test_scikit_learn_takes_small_weights_for_what_they_are():
-    rows, labels = torch.randn(10, 4).numpy(), torch.arange(10).numpy() % 3
-    light = bbh.adapters.BayesianClassifier(hidden_layer_sizes=(40,), epochs=1, random_state=0)
-    light.fit(rows, labels, sample_weight=torch.full((10,), 0.02).numpy())
-    # Rows that count for 0.2 examples together: 2 * sqrt(0.2 / 323), over the mean weight.
-    assert light.history_.temperature == pytest.approx(0.05 / 0.02)
+    assert temperature(2) == 0.9 / 2
+    # 620 examples for 643 weights. Small weights are not rounded away.
+    assert temperature(1, weight=62.0) == pytest.approx(0.96 / 62)
+    assert temperature(1, weight=0.02) == pytest.approx(0.9 / 0.02)
 
 
 @pytest.mark.slow

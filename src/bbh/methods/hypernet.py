@@ -12,11 +12,11 @@ from bbh.generators import default as default_generator
 from bbh.likelihoods import Likelihood, P
 from bbh.methods.assembly import assemble
 from bbh.methods.registry import register
-from bbh.network import Forward, Selection, divide
+from bbh.network import Forward, Selection, divide, num_units
 from bbh.noise import GaussianNoise
 from bbh.posterior import Posterior, check_parts
 from bbh.priors import FanIn, Prior
-from bbh.samples import Params, Samples
+from bbh.samples import Params, Samples, size
 
 __all__ = ["Implicit", "bayes_by_hypernet"]
 
@@ -65,7 +65,13 @@ def bayes_by_hypernet(
         generator = default_generator({name: v.shape for name, v in values.items()}, frozen)
     return assemble(
         network,
-        Implicit(generator.build(values, noise), noise, divergence, num_samples),
+        Implicit(
+            generator.build(values, noise),
+            noise,
+            divergence,
+            num_samples,
+            num_units=num_units(network, values),
+        ),
         prior,
         likelihood,
         points=points,
@@ -80,6 +86,11 @@ def bayes_by_hypernet(
     )
 
 
+# Networks of up to so many units have the temperature 1, and wider ones less in proportion: see
+# docs/temperature.md.
+_UNITS = 75
+
+
 class Implicit(WeightDistribution):
     """w = G(z), z ~ N(0, I); KL(q‖p) is estimated from the samples themselves.
 
@@ -92,6 +103,7 @@ class Implicit(WeightDistribution):
         samples_per_step: The number of weight draws per training step; all enter the estimate.
             At most five enter the likelihood too, unless ``fit`` is told otherwise: a draw in the
             likelihood costs a pass through the network.
+        num_units: The number of units whose weights are generated, if it is known.
 
     Attributes:
         on_lines: Whether weights are m + s·h and the divergence takes draws of h instead of draws
@@ -99,11 +111,8 @@ class Implicit(WeightDistribution):
     """
 
     # Chosen on validation parts of eight UCI sets, of diabetes, Friedman's problem and digits.
-    # These sweeps are not on record, but for those of the data for each weight: see
-    # docs/temperature.md.
-    training_defaults = TrainingDefaults(
-        learning_rate=3e-3, annealing=0.3, cooling=1 / 3, data_per_weight=0.25
-    )
+    # These sweeps are not on record.
+    training_defaults = TrainingDefaults(learning_rate=3e-3, annealing=0.3, cooling=1 / 3)
 
     def __init__(
         self,
@@ -111,6 +120,7 @@ class Implicit(WeightDistribution):
         noise: GaussianNoise,
         divergence: Divergence,
         samples_per_step: int = 10,
+        num_units: int = 0,
     ):
         super().__init__()
         self.on_lines = divergence.draws_of_lines > 0 and generator.has_lines
@@ -121,6 +131,7 @@ class Implicit(WeightDistribution):
         self.noise = noise
         self.divergence = divergence
         self.shapes = generator.shapes
+        self.num_units = num_units
         self.likelihood_samples = min(5, samples_per_step)
         # Draws that do not enter the likelihood are made for the divergence.
         self.samples_per_step = self.likelihood_samples if self.on_lines else samples_per_step
@@ -156,6 +167,16 @@ class Implicit(WeightDistribution):
         """All enter the divergence; on lines none does, and those in the likelihood are enough."""
         enough = likelihood_samples if self.on_lines else None
         return enough or self.samples_per_step
+
+    def own_temperature(self, num_data: float) -> float:
+        """1 if there is an example for each weight, or if there are few units; else less.
+
+        In a wide network the complexity would outweigh the data, and weights would follow their
+        prior.
+        """
+        wanted = max(num_data / size(self.shapes), _UNITS / max(1, self.num_units))
+        # Two digits are as much as is known of it.
+        return float(f"{min(1.0, wanted):.2g}")
 
     def cost(self, samples: Samples, prior: Prior) -> Cost:
         """The divergence between q and the prior, estimated from these draws."""

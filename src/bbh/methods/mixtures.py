@@ -194,9 +194,9 @@ class Mixture(WeightDistribution):
         """All tensors: those that are points in each member differ between members."""
         return self.shapes if len(self.members) > 1 else self._members()[0].random_shapes()
 
-    def bayesian_shapes(self) -> Shapes:
-        """Those of each member."""
-        return self._members()[0].bayesian_shapes()
+    def own_temperature(self, num_data: float) -> float:
+        """That of each member."""
+        return self._members()[0].own_temperature(num_data)
 
     def noise_groups(self) -> dict[tuple[str, ...], int]:
         """None, since draws do not differ by their noise alone but also by their member."""

@@ -72,6 +72,10 @@ class Product(WeightDistribution):
             name: shape for part in self._parts() for name, shape in part.random_shapes().items()
         }
 
+    def own_temperature(self, num_data: float) -> float:
+        """That of the first part; the others are point estimates beside it."""
+        return self._parts()[0].own_temperature(num_data)
+
     def noise_groups(self) -> dict[tuple[str, ...], int]:
         """The noise groups of all parts."""
         return {names: dim for part in self._parts() for names, dim in part.noise_groups().items()}

@@ -70,3 +70,19 @@ def kernel_groups(network: nn.Module, names: Iterable[str]) -> dict[str, int]:
     """The number of groups of each convolution among these kernels."""
     owners = {name: network.get_submodule(name.rpartition(".")[0]) for name in names}
     return {name: m.groups for name, m in owners.items() if isinstance(m, CONVOLUTIONS)}
+
+
+def num_units(network: nn.Module, values: Params) -> int:
+    """The number of units that sum over their inputs with these matrices and convolutions.
+
+    >>> network = nn.Sequential(nn.Embedding(1000, 8), nn.Linear(8, 20), nn.Linear(20, 1))
+    >>> num_units(network, dict(network.named_parameters()))
+    21
+    """
+    number = 0
+    for name, value in values.items():
+        owner = network.get_submodule(name.rpartition(".")[0])
+        # Rows of an embedding are looked up and not summed over.
+        if value.dim() >= 2 and not isinstance(owner, nn.Embedding | nn.EmbeddingBag):
+            number += owner.out_channels if isinstance(owner, TRANSPOSED) else value.shape[0]
+    return number

@@ -19,7 +19,6 @@ from bbh.files import WriteError, remove_leftovers
 from bbh.posterior import Posterior
 from bbh.prediction import evaluate
 from bbh.processes import gathered
-from bbh.samples import size
 from bbh.training import checkpoints
 from bbh.training.arguments import as_schedule, check_arguments
 from bbh.training.comparing import Comparing
@@ -96,9 +95,9 @@ def fit(
             Bayes by Hypernet it rises from 0 to 1 over the first 30 % of the epochs, for all others
             it is 1.
         temperature: Constant factor on the complexity: with 1 the objective is the evidence lower
-            bound. None takes the method's own. That of Bayes by Hypernet is 1 if there is at least
-            one example for every four Bayesian weights, else 2√(examples/weights); a line says so.
-            That of all others is 1.
+            bound. None takes the method's own. That of Bayes by Hypernet is less for wide networks,
+            75/units, unless there are as many examples as weights; a line says so. That of all
+            others is 1.
         num_samples: The number of weight draws per step; None takes the method's own number.
         likelihood_samples: How many of these draws enter the likelihood; None takes the method's
             own number: five of ten for Bayes by Hypernet, all for all others.
@@ -265,10 +264,9 @@ def fit(
 
 
 def _about_temperature(step: TrainingStep) -> str:
-    weights, data = size(step.posterior.weights.bayesian_shapes()), step.settings["num_data"]
     return (
-        f"temperature {step.settings['temperature']:g}, since there are {weights:,} weights for "
-        f"{data:,} examples; temperature=1 trains by the evidence lower bound"
+        f"temperature {step.settings['temperature']:g}, since the network is wide for "
+        f"{step.settings['num_data']:,} examples; temperature=1 trains by the evidence lower bound"
     )
 
 

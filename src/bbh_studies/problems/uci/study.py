@@ -5,6 +5,7 @@ protein), inputs and targets standardised on the training part, everything repor
 own scale. The seed of a run is also the number of its split.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -43,7 +44,8 @@ class Uci(Problem):
         split: test, or validation for choosing settings: a fifth of the training part is then held
             out and measured on, and no test example is looked at.
         steps_per_epoch: Steps that count as an epoch; 0 for a 25th of the set's ``steps``.
-        units: Width of the hidden layer; 0 for the set's own number.
+        units: Width of a hidden layer; 0 for the set's own number.
+        layers: The number of hidden layers.
     """
 
     columns = (
@@ -55,6 +57,7 @@ class Uci(Problem):
     split: str = "test"
     steps_per_epoch: int = 0
     units: int = 0
+    layers: int = 1
 
     @property
     def default_seeds(self) -> Sequence[int]:
@@ -62,10 +65,13 @@ class Uci(Problem):
         return range(UCI[self.dataset].num_splits)
 
     def make_network(self, dropout: float | None = None) -> nn.Module:
-        """One hidden layer; it has no place for dropout layers."""
+        """Hidden layers with ReLU, one in the study; there is no place for dropout layers."""
         known = UCI[self.dataset]
-        units = self.units or known.hidden
-        return nn.Sequential(nn.Linear(known.num_inputs, units), nn.ReLU(), nn.Linear(units, 1))
+        widths = [known.num_inputs, *[self.units or known.hidden] * self.layers]
+        hidden = [
+            part for sizes in itertools.pairwise(widths) for part in (nn.Linear(*sizes), nn.ReLU())
+        ]
+        return nn.Sequential(*hidden, nn.Linear(widths[-1], 1))
 
     def likelihood(self) -> Likelihood[Any]:
         """A Gaussian whose noise is learned, with targets on their own scale."""
