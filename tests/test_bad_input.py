@@ -292,6 +292,35 @@ def test_inputs_in_double_precision_are_named(method):
             call()
 
 
+def test_whole_numbers_as_inputs_are_named():
+    posterior = bbh.methods.bayes_by_backprop(nn.Linear(4, 3), Categorical())
+    with pytest.raises(TypeError, match=r"torch.int64 and the weights torch.float32: give the inp"):
+        bbh.predict(posterior, torch.ones(40, 4, dtype=torch.long), num_samples=4)
+
+
+@pytest.mark.parametrize("method", ["bayes_by_hypernet", "maximum_a_posteriori"])
+def test_a_last_batch_of_one_example_for_batch_norm(method):
+    network = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
+    posterior = getattr(bbh.methods, method)(network, Categorical())
+    loader = DataLoader(TensorDataset(INPUTS, TARGETS), batch_size=13)
+    with pytest.raises(ValueError, match=r"use DataLoader\(…, drop_last=True\)"):
+        bbh.fit(posterior, loader, epochs=1, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("last", "likelihood"),
+    [(nn.Softmax(-1), Categorical()), (nn.Sigmoid(), bbh.likelihoods.Bernoulli())],
+    ids=["softmax", "sigmoid"],
+)
+def test_networks_do_not_end_with_what_the_likelihood_applies(last, likelihood):
+    inner = nn.Sequential(nn.Linear(5, 3), last)
+    network = nn.Sequential(nn.Linear(4, 5), inner)
+    for method in (bbh.methods.bayes_by_hypernet, bbh.methods.deep_ensemble):
+        with pytest.raises(ValueError, match=r"ends with S.*leave the last layer out"):
+            method(network, likelihood)
+    bbh.methods.bayes_by_hypernet(network, bbh.likelihoods.Gaussian())
+
+
 def test_other_errors_of_the_network_stay_as_they_are():
     posterior = bbh.methods.bayes_by_backprop(nn.Linear(4, 3), Categorical())
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):

@@ -232,21 +232,28 @@ def divisible(inputs: Inputs) -> bool:
     return first_tensor(inputs) is not None and fits(inputs)
 
 
-def explain_precision(error: RuntimeError, inputs: Inputs, dtype: torch.dtype) -> None:
-    """Raises what to do, if an error is about types of numbers and inputs differ from weights.
-
-    Torch's own message names neither.
+def explain_failure(error: Exception, inputs: Inputs, dtype: torch.dtype) -> None:
+    """Raises what to do, if torch's own message about inputs would not help.
 
     Args:
         error: What the network raised.
         inputs: What it was called with.
         dtype: The type of its weights.
     """
+    if str(error).startswith("Expected more than 1 value per channel"):
+        raise ValueError(
+            "batch norm needs two examples in a batch to train on, and this one has a single one. "
+            "If it is the last of the loader, use DataLoader(…, drop_last=True) or another batch "
+            f"size ({error})."
+        ) from error
     leaves: list[Any] = pytree.tree_leaves(inputs)
-    kinds = {one.dtype for one in leaves if isinstance(one, Tensor) and one.is_floating_point()}
-    if "type" not in str(error) or kinds <= {dtype}:
+    kinds = {one.dtype for one in leaves if isinstance(one, Tensor)}
+    floating = {one for one in kinds if one.is_floating_point}
+    # Whole numbers beside others may be meant as such: words, say.
+    wrong = (floating or kinds) - {dtype}
+    if not isinstance(error, RuntimeError) or "type" not in str(error) or not wrong:
         return
-    found = ", ".join(sorted(map(str, kinds - {dtype})))
+    found = ", ".join(sorted(map(str, wrong)))
     raise TypeError(
         f"the inputs are {found} and the weights {dtype}: give the inputs with .to({dtype}), or "
         f"make the posterior of a network in the inputs' type ({error})."

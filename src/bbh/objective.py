@@ -34,7 +34,7 @@ def free_energy(
     *,
     num_data: int,
     beta: float | Tensor = 1.0,
-    temperature: float | None = 1.0,
+    temperature: float | None = None,
     num_samples: int | None = None,
     likelihood_samples: int | None = None,
     execution: Execution | None = None,
@@ -48,7 +48,7 @@ def free_energy(
         beta: Weight β of the complexity, which ``fit`` can anneal.
         temperature: Constant factor on the complexity, equivalent to raising the likelihood to the
             power of 1/temperature. Below one the posterior is "cold". None takes what ``fit``
-            takes, see ``own_temperature``.
+            takes: 1, but less for Bayes by Hypernet on wide networks.
         num_samples: The number of weight draws; None takes the method's own number.
         likelihood_samples: How many of these draws enter the likelihood; None takes the method's
             own number. (The paper's code uses one of five.)
@@ -85,8 +85,8 @@ def own_temperature(posterior: Posterior[Any], num_data: float) -> float:
 
     It is 1, the evidence lower bound, for all methods but Bayes by Hypernet, whose complexity would
     outweigh the data in a wide network: there it is min(1, max(N/D, 75/U)) for N examples, D
-    Bayesian weights and U units that have them. A prior that was learned from other data keeps its
-    full weight, since what it says must not get lost.
+    Bayesian weights and U units that have them (or inputs of one unit, if these are more). A prior
+    that was learned from other data keeps its full weight, since what it says must not get lost.
 
     Args:
         posterior: The posterior to train.

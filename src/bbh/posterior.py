@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from bbh import checks
-from bbh.batches import Inputs, explain_precision, move
+from bbh.batches import Inputs, explain_failure, move
 from bbh.distribution import WeightDistribution
 from bbh.execution import Automatic, DrawStatistics, Execution, NetworkFunction, Runnable
 from bbh.frozen import Frozen
@@ -299,8 +299,8 @@ class Posterior(nn.Module, Generic[P]):
         chosen = execution or self.execution or Automatic()
         try:
             return chosen.run(self.runnable, inputs, draws, inputs_per_draw)
-        except RuntimeError as error:
-            explain_precision(error, inputs, next(iter(draws.values())).dtype)
+        except (RuntimeError, ValueError) as error:
+            explain_failure(error, inputs, next(iter(draws.values())).dtype)
             raise
 
     def train(self, mode: bool = True) -> "Posterior[P]":

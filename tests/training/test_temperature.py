@@ -10,14 +10,14 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import bbh
 from bbh.likelihoods import Categorical
-from bbh.network import num_units
+from bbh.network import width
 from bbh.objective import own_temperature
 
 methods = bbh.methods
 
 
-def network(width: int = 400) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(4, width), nn.Tanh(), nn.Linear(width, 3))
+def network(hidden: int = 400) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(4, hidden), nn.Tanh(), nn.Linear(hidden, 3))
 
 
 class FromElsewhere(bbh.priors.Normal):
@@ -44,18 +44,20 @@ def test_as_many_examples_as_weights_or_few_units(num_data, expected):
     assert own_temperature(posterior, num_data) == expected
 
 
-@pytest.mark.parametrize(("width", "expected"), [(1, 1.0), (72, 1.0), (73, 0.99), (7497, 0.01)])
-def test_narrow_networks_have_the_evidence_lower_bound(width, expected):
-    posterior = methods.bayes_by_hypernet(network(width), Categorical())
+@pytest.mark.parametrize(("hidden", "expected"), [(1, 1.0), (72, 1.0), (73, 0.99), (7497, 0.01)])
+def test_narrow_networks_have_the_evidence_lower_bound(hidden, expected):
+    posterior = methods.bayes_by_hypernet(network(hidden), Categorical())
     assert own_temperature(posterior, 1) == expected
 
 
 @pytest.mark.parametrize(
     ("layer", "expected"),
     [
-        (nn.Linear(7, 5, bias=False), 5),
-        (nn.Conv2d(4, 6, 3, groups=2), 6),
-        (nn.ConvTranspose1d(4, 6, 3, groups=2), 6),
+        (nn.Linear(4, 5, bias=False), 5),
+        (nn.Linear(2000, 5), 2000),
+        (nn.Conv1d(40, 6, 3), 120),
+        (nn.Conv2d(2, 60, 3, groups=2), 60),
+        (nn.ConvTranspose1d(4, 60, 3, groups=2), 60),
         (nn.Embedding(50, 3), 0),
         (nn.GRU(3, 5), 2 * 3 * 5),
         (nn.LayerNorm(9), 0),
@@ -63,8 +65,8 @@ def test_narrow_networks_have_the_evidence_lower_bound(width, expected):
     ],
     ids=str,
 )
-def test_units_are_what_sums_over_inputs(layer, expected):
-    assert num_units(layer, dict(layer.named_parameters())) == expected
+def test_width_is_the_units_or_the_inputs_of_one(layer, expected):
+    assert width(layer, dict(layer.named_parameters())) == expected
 
 
 @pytest.mark.parametrize(
@@ -83,7 +85,9 @@ def test_other_methods_have_the_evidence_lower_bound(method):
 
 def test_only_weights_with_a_distribution_count():
     last = methods.bayes_by_hypernet(network(), Categorical(), bayesian="2")
-    assert own_temperature(last, 1) == 1  # three units
+    assert own_temperature(last, 1) == WIDE  # three units with 400 inputs each
+    biases = methods.bayes_by_hypernet(network(), Categorical(), bayesian="*.bias")
+    assert own_temperature(biases, 1) == 1
     first = methods.bayes_by_hypernet(network(), Categorical(), bayesian="0")
     assert own_temperature(first, 1000) == 0.5  # 2,000 weights
 
@@ -99,7 +103,7 @@ def test_points_of_a_mixtures_members_do_not_count():
     mixed = methods.mixture(
         network(), Categorical(), method=methods.bayes_by_hypernet, num_members=2, bayesian="2"
     )
-    assert own_temperature(mixed, 1) == 1
+    assert own_temperature(mixed, 1000) == 0.83  # 1,203 weights
 
 
 def test_what_was_learned_before_keeps_its_weight():
@@ -121,8 +125,9 @@ def test_fit_takes_it_and_says_so(capsys):
     posterior = methods.bayes_by_hypernet(network(), Categorical())
     history = bbh.fit(posterior, loader(), epochs=1, compare=False)
     assert history.temperature == WIDE
+    assert "temperature=0.19" in repr(history)
     shown = " ".join(capsys.readouterr().out.split())
-    assert "temperature 0.19, since the network is wide for 20 examples" in shown
+    assert "temperature 0.19: the network is wide for 20 examples" in shown
     bbh.fit(posterior, loader(), epochs=1, compare=False, temperature=WIDE)
     assert "temperature" not in capsys.readouterr().out
     assert bbh.fit(posterior, loader(), epochs=1, progress=False, temperature=1).temperature == 1

@@ -26,12 +26,15 @@ class Likelihood(nn.Module, ABC, Generic[P]):
         prior_scale: The scale of ``bbh.priors.FanIn`` that suits networks for this likelihood, for
             methods that choose a prior themselves. Standardised targets are of the size of one,
             while classes that are certain need logits of ten and more.
+        own_activations: What the likelihood applies to the outputs itself: a network must not end
+            with it.
         sized_by_targets: Names of buffers that are empty until they are learned from targets, and
             whose shape is known only then.
     """
 
     keeps_outputs: ClassVar[bool] = False
     prior_scale: ClassVar[float] = 2.0
+    own_activations: ClassVar[tuple[type[nn.Module], ...]] = ()
     sized_by_targets: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod

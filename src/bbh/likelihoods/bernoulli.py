@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bbh import checks
@@ -38,6 +38,7 @@ class Bernoulli(Likelihood[ClassPredictive]):
     weight_of_yes: Tensor = field(init=False, repr=False)
 
     prior_scale: ClassVar[float] = 5.0
+    own_activations = (nn.Sigmoid,)
 
     def __post_init__(self):
         super().__init__()

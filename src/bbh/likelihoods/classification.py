@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bbh import checks, metrics
@@ -39,6 +39,7 @@ class Categorical(Likelihood[ClassPredictive]):
     weight_of_class: Tensor = field(init=False, repr=False)
 
     prior_scale: ClassVar[float] = 5.0
+    own_activations = (nn.Softmax,)
 
     def __post_init__(self):
         super().__init__()

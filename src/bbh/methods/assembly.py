@@ -45,6 +45,7 @@ def assemble(
         chosen: The values that the method chose for arguments the user left open. They are stored
             with the posterior, since a later version of the library may choose differently.
     """
+    check_last_layer(network, likelihood)
     if points:
         weights = Product([weights, Particles(stack([points]), penalised=())])
     return Posterior(
@@ -58,6 +59,19 @@ def assemble(
         always_on=always_on,
         chosen=chosen,
     )
+
+
+def check_last_layer(network: nn.Module, likelihood: Likelihood[Any]) -> None:
+    """Raises if a network ends with what the likelihood applies to the outputs, too."""
+    last = network
+    while isinstance(last, nn.Sequential) and len(last):
+        last = last[-1]
+    if isinstance(last, likelihood.own_activations):
+        kind = type(likelihood).__name__
+        raise ValueError(
+            f"the network ends with {last}, and {kind} applies that to the outputs itself: leave "
+            "the last layer out, e.g. network[:-1]."
+        )
 
 
 def check_positive(**values: float) -> None:

@@ -12,7 +12,7 @@ from bbh.generators import default as default_generator
 from bbh.likelihoods import Likelihood, P
 from bbh.methods.assembly import assemble
 from bbh.methods.registry import register
-from bbh.network import Forward, Selection, divide, num_units
+from bbh.network import Forward, Selection, divide, width
 from bbh.noise import GaussianNoise
 from bbh.posterior import Posterior, check_parts
 from bbh.priors import FanIn, Prior
@@ -70,7 +70,7 @@ def bayes_by_hypernet(
             noise,
             divergence,
             num_samples,
-            num_units=num_units(network, values),
+            width=width(network, values),
         ),
         prior,
         likelihood,
@@ -86,9 +86,9 @@ def bayes_by_hypernet(
     )
 
 
-# Networks of up to so many units have the temperature 1, and wider ones less in proportion: see
+# Networks of up to this width have the temperature 1, and wider ones less in proportion: see
 # docs/temperature.md.
-_UNITS = 75
+_NARROW = 75
 
 
 class Implicit(WeightDistribution):
@@ -103,7 +103,7 @@ class Implicit(WeightDistribution):
         samples_per_step: The number of weight draws per training step; all enter the estimate.
             At most five enter the likelihood too, unless ``fit`` is told otherwise: a draw in the
             likelihood costs a pass through the network.
-        num_units: The number of units whose weights are generated, if it is known.
+        width: How wide the network is (``bbh.network.width``), if that is known.
 
     Attributes:
         on_lines: Whether weights are m + s·h and the divergence takes draws of h instead of draws
@@ -120,7 +120,7 @@ class Implicit(WeightDistribution):
         noise: GaussianNoise,
         divergence: Divergence,
         samples_per_step: int = 10,
-        num_units: int = 0,
+        width: int = 0,
     ):
         super().__init__()
         self.on_lines = divergence.draws_of_lines > 0 and generator.has_lines
@@ -131,7 +131,7 @@ class Implicit(WeightDistribution):
         self.noise = noise
         self.divergence = divergence
         self.shapes = generator.shapes
-        self.num_units = num_units
+        self.width = width
         self.likelihood_samples = min(5, samples_per_step)
         # Draws that do not enter the likelihood are made for the divergence.
         self.samples_per_step = self.likelihood_samples if self.on_lines else samples_per_step
@@ -169,12 +169,12 @@ class Implicit(WeightDistribution):
         return enough or self.samples_per_step
 
     def own_temperature(self, num_data: float) -> float:
-        """1 if there is an example for each weight, or if there are few units; else less.
+        """1 if there is an example for each weight, or if the network is narrow; else less.
 
         In a wide network the complexity would outweigh the data, and weights would follow their
         prior.
         """
-        wanted = max(num_data / size(self.shapes), _UNITS / max(1, self.num_units))
+        wanted = max(num_data / size(self.shapes), _NARROW / max(1, self.width))
         # Two digits are as much as is known of it.
         return float(f"{min(1.0, wanted):.2g}")
 

@@ -1,6 +1,6 @@
 """Inspects a user's network: which parameters are Bayesian, its layers, and how to call it."""
 
-from bbh.network.layers import describe_modules, num_units, statistics_layers
+from bbh.network.layers import describe_modules, statistics_layers, width
 from bbh.network.selection import (
     Divided,
     Selection,
@@ -30,12 +30,12 @@ __all__ = [
     "describe_modules",
     "divide",
     "fan_in",
-    "num_units",
     "padding_rows",
     "partly_shared_copy",
     "select_bayesian",
     "statistics_layers",
     "template",
     "trainable_parameters",
+    "width",
     "with_trainable",
 ]

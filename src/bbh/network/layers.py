@@ -72,17 +72,19 @@ def kernel_groups(network: nn.Module, names: Iterable[str]) -> dict[str, int]:
     return {name: m.groups for name, m in owners.items() if isinstance(m, CONVOLUTIONS)}
 
 
-def num_units(network: nn.Module, values: Params) -> int:
-    """The number of units that sum over their inputs with these matrices and convolutions.
+def width(network: nn.Module, values: Params) -> int:
+    """The number of units that sum over their inputs, or the most inputs of one if that is more.
 
     >>> network = nn.Sequential(nn.Embedding(1000, 8), nn.Linear(8, 20), nn.Linear(20, 1))
-    >>> num_units(network, dict(network.named_parameters()))
+    >>> width(network, dict(network.named_parameters()))
     21
     """
-    number = 0
+    units = most_inputs = 0
     for name, value in values.items():
         owner = network.get_submodule(name.rpartition(".")[0])
         # Rows of an embedding are looked up and not summed over.
         if value.dim() >= 2 and not isinstance(owner, nn.Embedding | nn.EmbeddingBag):
-            number += owner.out_channels if isinstance(owner, TRANSPOSED) else value.shape[0]
-    return number
+            outputs = owner.out_channels if isinstance(owner, TRANSPOSED) else value.shape[0]
+            units += outputs
+            most_inputs = max(most_inputs, value.numel() // outputs)
+    return max(units, most_inputs)

@@ -265,8 +265,9 @@ def fit(
 
 def _about_temperature(step: TrainingStep) -> str:
     return (
-        f"temperature {step.settings['temperature']:g}, since the network is wide for "
-        f"{step.settings['num_data']:,} examples; temperature=1 trains by the evidence lower bound"
+        f"temperature {step.settings['temperature']:g}: the network is wide for "
+        f"{step.settings['num_data']:,} examples, so the distance to the prior weighs less; "
+        "temperature=1 gives it its full weight"
     )
 
 

@@ -78,7 +78,8 @@ class History(Sequence[EpochRecord]):
 
     def __repr__(self) -> str:
         last = f", nll={self.records[-1].nll:.4g}" if self.records else ""
-        return f"History({len(self)} epochs, best_epoch={self.best_epoch}{last})"
+        cold = f", temperature={self.temperature:g}" if self.temperature != 1 else ""
+        return f"History({len(self)} epochs, best_epoch={self.best_epoch}{last}{cold})"
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """The records as plain dictionaries, ready for JSON."""

@@ -97,12 +97,13 @@ class NamedTables:
 
         Args:
             words: Study, preset, and settings of the problem such as ``noise_scale=3``. In the UCI
-                study the names of sets come last, or ``all``, or ``mean-rank``.
+                study the names of sets come last, or ``all``, or ``mean-rank``; with other settings
+                than the preset's, it is named as other studies are.
         """
         if len(words) < 2:
             raise ClaimError(f"{' '.join(words)}: name a study and a preset.")
         study, preset, *rest = words
-        if study == UCI:
+        if study == UCI and not any("=" in word for word in rest):
             return self._of_sets(preset, rest)
         key = tuple(words)
         if key not in self._made:
