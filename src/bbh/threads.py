@@ -19,8 +19,8 @@ from bbh.batches import Inputs, first_tensor
 from bbh.posterior import Posterior
 from bbh.samples import size
 
-# Multiplications and additions that one core does in about a millisecond. What decides is a number that is
-# known in advance, and not a clock: the same program takes the same threads in every run.
+# Multiplications and additions that one core does in about a millisecond. What decides is a number
+# that is known in advance, and not a clock: the same program takes the same threads in every run.
 TINY_WORK = 5 * 10**6
 
 
