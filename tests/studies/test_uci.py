@@ -21,6 +21,7 @@ from bbh_studies.record import Record
 from bbh_studies.report import uci_table
 from bbh_studies.report.uci_table import mean_ranks
 from bbh_studies.run.plan import plan
+from bbh_studies.settings.words import ConfigError
 from bbh_studies.studies import find_study
 
 runner = CliRunner()
@@ -212,6 +213,16 @@ class TestRuns:
         assert "## UCI regression, preset defaults, dataset=yacht" in text
         assert "--set dataset=yacht" in text
         assert "| Bayes by Backprop |" in uci_table(records, "defaults")
+
+
+def test_width_and_depth_are_settings():
+    deep = find_study("uci").row("bbh").with_settings(dataset="yacht", units=7, layers=2)
+    network = deep.problem.make_network()
+    assert [tuple(one.shape) for one in network.parameters()] == [
+        *[(7, 6), (7,), (7, 7), (7,), (1, 7), (1,)]
+    ]
+    with pytest.raises(ConfigError, match=r"layers=0: take at least one\."):
+        find_study("uci").row("bbh").with_settings(layers=0).check()
 
 
 def a_record(name: str, method: str, seed: int, nll: float, split: str = "test") -> Record:

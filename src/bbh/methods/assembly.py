@@ -45,7 +45,7 @@ def assemble(
         chosen: The values that the method chose for arguments the user left open. They are stored
             with the posterior, since a later version of the library may choose differently.
     """
-    check_last_layer(network, likelihood)
+    _check_last_layer(network, likelihood)
     if points:
         weights = Product([weights, Particles(stack([points]), penalised=())])
     return Posterior(
@@ -61,7 +61,7 @@ def assemble(
     )
 
 
-def check_last_layer(network: nn.Module, likelihood: Likelihood[Any]) -> None:
+def _check_last_layer(network: nn.Module, likelihood: Likelihood[Any]) -> None:
     """Raises if a network ends with what the likelihood applies to the outputs, too."""
     last = network
     while isinstance(last, nn.Sequential) and len(last):

@@ -29,7 +29,7 @@ from bbh_studies.settings.methods import (
     MaximumAPosteriori,
 )
 from bbh_studies.settings.optimisation import Optimisation
-from bbh_studies.settings.words import check_word
+from bbh_studies.settings.words import ConfigError, check_word
 
 # Training is divided into this many epochs, however many passes over the data they are.
 EPOCHS = 25
@@ -93,9 +93,11 @@ class Uci(Problem):
         return load_uci(self.dataset, 0, folder, validation=self.split == "validation").test_inputs
 
     def check(self) -> None:
-        """Raises if there is no such set or split."""
+        """Raises if there is no such set, split or network."""
         check_word("dataset", self.dataset, UCI)
         check_word("split", self.split, ("test", "validation"))
+        if self.layers < 1:
+            raise ConfigError(f"layers={self.layers}: take at least one.")
 
 
 _TRAINING = Optimisation(epochs=EPOCHS, batch_size=100, learning_rate=0.01, cosine_decay=True)
